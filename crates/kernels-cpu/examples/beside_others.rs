@@ -20,7 +20,7 @@ type Outcome<T> = Result<T, Box<dyn Error>>;
 
 /// Rows, inputs and outputs of the product: about a millisecond on two threads.
 const PRODUCT: [usize; 3] = [512, 384, 1152];
-/// How the program calls itself to be a hog.
+/// Argument with which the program starts itself as a hog.
 const HOG: &str = "hog";
 
 /// Processes that spin until this is dropped.
@@ -29,7 +29,7 @@ struct Hogs(Vec<Child>);
 impl Drop for Hogs {
     fn drop(&mut self) {
         for hog in &mut self.0 {
-            // It has no work to lose; one that has ended already is as good.
+            // Ignores an error: the process has no work to lose, and may have ended already.
             let _ = hog.kill();
             let _ = hog.wait();
         }

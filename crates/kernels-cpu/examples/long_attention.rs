@@ -1,4 +1,4 @@
-//! Measures attention over long sequences on one thread, beside a matrix product by the same engine, and prints a table.
+//! Measures attention over long sequences on one thread, alternating with a matrix product by the same engine, and prints a table.
 //!
 //! ```text
 //! long_attention [HEAD_WIDTH] [LENGTH,...] [MASK] [ENGINE]      64, 8192 to 65536, all masks and all engines if left out

@@ -1,5 +1,5 @@
 //! The arena: zeroed, aligned memory for buffers and the workspace, with a bound that is checked before the system is
-//! asked, so that a plan that does not fit fails as an error and not by the kernel's hand in the middle of a run.
+//! requested, so that a plan that does not fit fails with an error and is not ended by the kernel in the middle of a run.
 #![allow(unsafe_code)] // memory mapping and typed access to raw blocks
 
 use crate::element::Element;
@@ -46,7 +46,7 @@ impl Block {
             )?
         };
         let offset = if huge { at.cast::<u8>().align_offset(HUGE_PAGE) } else { 0 };
-        // SAFETY: offset < HUGE_PAGE <= slack, so the result lies inside the mapping.
+        // SAFETY: offset < HUGE_PAGE <= slack, so the result is inside the mapping.
         let base = unsafe { at.cast::<u8>().add(offset) };
         if huge {
             // SAFETY: the range is part of the mapping made above; the advice changes page sizes, not contents.
@@ -71,7 +71,7 @@ impl Block {
 impl Drop for Block {
     fn drop(&mut self) {
         // SAFETY: exactly the mapping made in `new`; no pointer into it outlives the arena that owns the block.
-        // Unmapping a whole mapping cannot fail; there is nobody to tell in a destructor.
+        // Unmapping a whole mapping cannot fail; a destructor could not report an error.
         let _ = unsafe { rustix::mm::munmap(self.mapped_at, self.mapped) };
     }
 }
@@ -91,7 +91,7 @@ pub(crate) struct Arena {
 }
 
 impl Arena {
-    /// An empty arena that may hold what the system has available now.
+    /// An empty arena, bounded by the memory that the system has available now.
     pub(crate) fn new() -> Arena {
         Arena { slots: Vec::new(), workspace: None, used: 0, limit: crate::memory::available().bytes }
     }
@@ -178,7 +178,7 @@ impl Arena {
         MemoryUse { classes, workspace: Bytes(self.workspace_len()) }
     }
 
-    /// Errors unless the view lies inside a buffer of this arena and its rows do not overlap.
+    /// Errors unless the view is inside a buffer of this arena and its rows do not overlap.
     pub(crate) fn contains(&self, view: &View) -> Result<(), TensorError> {
         let end = if view.rows == 0 || view.cols == 0 {
             Some(view.offset)
@@ -224,7 +224,7 @@ impl Arena {
     /// If the view is not inside a buffer of that type: launches check that first.
     pub(crate) fn mat<T: Element>(&self, view: &View) -> Mat<T> {
         assert!(view.dtype() == T::DTYPE && self.contains(view).is_ok());
-        // SAFETY: the view lies inside a mapped block that lives as long as the arena.
+        // SAFETY: the view is inside a mapped block that lives as long as the arena.
         unsafe { Mat::new(self.address(view).cast(), view.rows, view.cols, view.stride) }
     }
 
@@ -234,7 +234,7 @@ impl Arena {
     /// If the view is not inside a float buffer: launches check that first.
     pub(crate) fn any(&self, view: &View) -> AnyMat {
         assert!(view.dtype().is_float() && self.contains(view).is_ok());
-        // SAFETY: the view lies inside a mapped block that lives as long as the arena.
+        // SAFETY: the view is inside a mapped block that lives as long as the arena.
         unsafe { AnyMat::new(self.address(view), view.dtype(), view.rows, view.cols, view.stride) }
     }
 
@@ -244,7 +244,7 @@ impl Arena {
     /// If the view is not inside a u8 buffer: launches check that first.
     pub(crate) fn codes(&self, view: &View) -> Codes {
         assert!(view.dtype() == DType::U8 && self.contains(view).is_ok());
-        // SAFETY: the view lies inside a mapped block that lives as long as the arena.
+        // SAFETY: the view is inside a mapped block that lives as long as the arena.
         unsafe { Codes::new(self.address(view), view.rows, view.cols, view.stride) }
     }
 
@@ -254,7 +254,7 @@ impl Arena {
     /// If the view is not inside a u32 buffer: launches check that first.
     pub(crate) fn index_mat(&self, view: &View) -> IndexMat {
         assert!(view.dtype() == DType::U32 && self.contains(view).is_ok());
-        // SAFETY: the view lies inside a mapped block that lives as long as the arena.
+        // SAFETY: the view is inside a mapped block that lives as long as the arena.
         unsafe { IndexMat::new(self.address(view).cast(), view.rows, view.cols, view.stride) }
     }
 
@@ -264,7 +264,7 @@ impl Arena {
     /// If the view is not one row inside a u32 buffer: launches check that first.
     pub(crate) fn u32(&self, view: &View) -> Indices<'_> {
         assert!(view.dtype() == DType::U32 && view.rows == 1 && self.contains(view).is_ok());
-        // SAFETY: the view lies inside a mapped block; no operator writes to u32 buffers while it reads them.
+        // SAFETY: the view is inside a mapped block; no operator writes to u32 buffers while it reads them.
         Indices(unsafe { std::slice::from_raw_parts(self.address(view).cast(), view.cols) })
     }
 }

@@ -16,7 +16,7 @@ use std::ops::Range;
 
 /// The CPU as a device. All streams are one, in the order of the calls, so waits are always satisfied.
 pub struct CpuBackend {
-    /// First: its threads read the arena, and end before it goes.
+    /// First: its threads read the arena, and end before it is freed.
     reads: BackgroundReads,
     arena: Arena,
     pool: Pool,
@@ -31,14 +31,14 @@ impl CpuBackend {
         CpuBackend::with_rung(config, Rung::detect())
     }
 
-    /// A backend with the kernels of one rung of the ladder: for tests and benchmarks.
+    /// A backend with the kernels of one instruction set: for tests and benchmarks.
     pub fn with_rung(config: CpuConfig, rung: Rung) -> Result<CpuBackend, CpuError> {
         let engine = Engine::fastest(rung, config.matmul);
         CpuBackend::with_engine(config, rung, engine)
     }
 
-    /// A backend with the kernels of one rung and one engine for matrix products, whatever the precision that the
-    /// configuration asks for: for tests and benchmarks.
+    /// A backend with the kernels of one instruction set and one engine for matrix products, whatever precision the
+    /// configuration requests: for tests and benchmarks.
     pub fn with_engine(config: CpuConfig, rung: Rung, engine: Engine) -> Result<CpuBackend, CpuError> {
         config.check().map_err(CpuError::Config)?;
         if !rung.available() {
@@ -75,9 +75,9 @@ impl CpuBackend {
         self.pool.threads()
     }
 
-    /// Calls `copy(address, places)` for disjoint pieces of the rows of a view that lies inside its buffer: where a piece begins, and
-    /// the places of its elements among the view's. All threads take them, so that pages which are written for the first time lie
-    /// on the nodes of those who use them.
+    /// Calls `copy(address, places)` for disjoint pieces of the rows of a view that is inside its buffer: the address where a piece
+    /// begins, and the indices of its elements among the view's. All threads take pieces, so that pages which are written for the first
+    /// time are on the nodes of the threads that use them.
     fn in_pieces(&self, view: &View, copy: &(dyn Fn(*mut u8, Range<usize>) + Sync)) {
         const PIECE: usize = 64 << 10;
         let (cols, len, size) = (view.cols, view.rows * view.cols, view.dtype().size());
@@ -189,7 +189,7 @@ impl Backend for CpuBackend {
         }
         self.reads.before_write(dst.buffer.id);
         self.in_pieces(&dst, &|at, places| {
-            // SAFETY: part of a row of a view that lies inside its buffer; `&mut self` means that no kernel is running, and
+            // SAFETY: part of a row of a view that is inside its buffer; `&mut self` means that no kernel is running, and
             // pieces are disjoint.
             unsafe { op::copy::store_row(dst.dtype(), at, 0, &values[places]) };
         });
@@ -221,7 +221,7 @@ impl Backend for CpuBackend {
         check_count("read_f32", &src, values.len())?;
         let base = self.arena.address(&src);
         for (r, row) in values.chunks_exact_mut(src.cols.max(1)).enumerate() {
-            // SAFETY: row r of a view that lies inside its buffer.
+            // SAFETY: row r of a view that is inside its buffer.
             unsafe { op::copy::load_row(src.dtype(), base, r * src.stride, row) };
         }
         Ok(())
@@ -231,7 +231,7 @@ impl Backend for CpuBackend {
         let base = self.checked_address("read_bytes", &src, bytes.len())?;
         let size = src.dtype().size();
         for (r, row) in bytes.chunks_exact_mut((src.cols * size).max(1)).enumerate() {
-            // SAFETY: row r of a view that lies inside its buffer; host memory cannot overlap it.
+            // SAFETY: row r of a view that is inside its buffer; host memory cannot overlap it.
             unsafe {
                 std::ptr::copy_nonoverlapping(base.add(r * src.stride * size), row.as_mut_ptr(), row.len())
             };

@@ -1,7 +1,7 @@
-//! Reads of buffers by a thread, beside the kernels: copies of state for checkpoints.
+//! Reads of buffers by a thread, concurrently with the kernels: copies of state for checkpoints.
 //!
-//! What must never happen: a buffer is written while a thread reads it, or goes while it does. Whoever writes asks first
-//! ([`BackgroundReads::before_write`]), and the arena outlives the reads.
+//! Invariant: no buffer is written or freed while a thread reads it. A writer first calls
+//! [`BackgroundReads::before_write`], and the arena outlives the reads.
 #![allow(unsafe_code)] // reads of the arena by another thread
 
 use crate::arena::Arena;
@@ -33,11 +33,11 @@ struct Source {
     to: usize,
 }
 
-/// Sources of a read, on their way to its thread.
+/// Sources of a read, in flight to its thread.
 struct Sources(Vec<Source>);
 
-// SAFETY: the addresses lie in blocks of the arena, which stay where they are until `BackgroundReads` has ended its
-// threads, and are only read; nobody writes them meanwhile (`before_write`).
+// SAFETY: the addresses are in blocks of the arena, which do not move until `BackgroundReads` has ended its
+// threads, and are only read; no thread writes them during that time (`before_write`).
 unsafe impl Send for Sources {}
 
 impl BackgroundReads {
@@ -70,7 +70,7 @@ impl BackgroundReads {
             let from = from;
             let mut finite = true;
             for source in &from.0 {
-                // SAFETY: the views lie inside their buffers, and nobody writes those until `ends` says that the read is over.
+                // SAFETY: the views are inside their buffers, which no thread writes until `ends` reports the end of the read.
                 finite &= unsafe { read(source, &mut values) };
             }
             ends.0.end(Some((values, finite)));
@@ -85,7 +85,7 @@ impl BackgroundReads {
         Ok(PendingRead::new(progress))
     }
 
-    /// Waits until nobody reads a buffer.
+    /// Waits until no thread reads a buffer.
     pub(crate) fn before_write(&mut self, buffer: u32) {
         if self.reads.is_empty() {
             return;
@@ -101,10 +101,10 @@ impl BackgroundReads {
     }
 }
 
-/// Copies a source to its place, and returns whether its values are finite.
+/// Copies a source to its destination, and returns whether its values are finite.
 ///
 /// # Safety
-/// The source lies inside its buffer, which nobody writes.
+/// The source is inside its buffer, which no thread writes.
 unsafe fn read(source: &Source, values: &mut [f32]) -> bool {
     let Source { base, view, to } = source;
     let mut finite = true;

@@ -1,4 +1,4 @@
-//! What a kernel is given: operands, threads, scratch memory and the rung to compute with.
+//! Execution context of a kernel: operands, threads, scratch memory and the instruction set.
 
 use crate::arena::Arena;
 use crate::element::Element;
@@ -7,11 +7,11 @@ use crate::pool::Pool;
 use crate::{Engine, Rung};
 use bessemer_tensor::View;
 
-/// What decides how much scratch memory an operator needs, besides its shape.
+/// Settings that determine how much scratch memory an operator needs, besides its shape.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Machine {
     pub(crate) rung: Rung,
-    /// Of matrix products.
+    /// Engine of matrix products.
     pub(crate) engine: Engine,
     pub(crate) threads: usize,
 }
@@ -38,7 +38,7 @@ impl Workers<'_> {
         matches!(self, Workers::Caller)
     }
 
-    /// As [`Pool::run`].
+    /// Runs tiles on the pool, as [`Pool::run`] does.
     pub(crate) fn run(&self, tiles: usize, work: &(dyn Fn(usize, usize) + Sync)) {
         match self {
             Workers::Pool(pool) => pool.run(tiles, work),
@@ -113,7 +113,7 @@ impl Scratch {
     /// `len` floats, aligned to a cache line, contents undefined.
     ///
     /// # Panics
-    /// If the operator stated less to `Backend::workspace` than it takes: launches compare that with what is reserved.
+    /// If the operator stated less to `Backend::workspace` than it takes: launches compare that with the reserved size.
     pub(crate) fn take(&mut self, len: usize) -> Span {
         let all = padded(len);
         assert!(all <= self.left, "an operator took more workspace than it had asked for");

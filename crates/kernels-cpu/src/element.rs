@@ -2,7 +2,7 @@
 //! and are generic over the stored type.
 //!
 //! bf16 is the upper half of an f32, so loading is a shift; storing rounds to nearest, ties to even, in integer
-//! arithmetic: the same bits on every rung, subnormal numbers included (the processor's own conversion, VCVTNEPS2BF16,
+//! arithmetic: the same bits on every instruction set, subnormal numbers included (the processor's own conversion, VCVTNEPS2BF16,
 //! takes those for zero). Infinities stay, NaN stays NaN.
 #![allow(unsafe_code)] // elements by address
 
@@ -13,7 +13,7 @@ use half::{bf16, f16};
 /// An element in memory.
 ///
 /// # Safety
-/// The vector functions need the instructions of `S`, and as many elements behind the pointer as are read or written.
+/// The vector functions need the instructions of `S`, and as many elements from the pointer on as are read or written.
 pub(crate) trait Element: Copy + Send + Sync + 'static {
     /// The type as a value.
     const DTYPE: DType;
@@ -196,7 +196,7 @@ mod tests {
             let (whole, step) = (self.part >= S::LANES, self.part.min(S::LANES));
             for at in (0..self.from.len()).step_by(step) {
                 let n = step.min(self.from.len() - at);
-                // SAFETY: n elements from `at` on lie inside all three slices.
+                // SAFETY: n elements from `at` on are inside all three slices.
                 unsafe {
                     let (from, to) = (self.from.as_ptr().add(at), self.stored.as_mut_ptr().add(at));
                     let back = self.back.as_mut_ptr().add(at);
@@ -212,7 +212,7 @@ mod tests {
         }
     }
 
-    /// Every upper half with the lower halves around which rounding turns.
+    /// Every upper half with the lower halves around which the rounding direction changes.
     fn values() -> Vec<f32> {
         let low = [0, 1, 0x7fff, 0x8000, 0x8001, 0xffff];
         (0..=u16::MAX).flat_map(|h| low.map(|l| f32::from_bits(u32::from(h) << 16 | l))).collect()
@@ -230,7 +230,7 @@ mod tests {
                 let mut stored = vec![bf16::ZERO; from.len()];
                 let mut back = vec![0.0; from.len()];
                 let round = Round { from: &from, stored: &mut stored, back: &mut back, part };
-                // SAFETY: the rung is available.
+                // SAFETY: the instruction set is available.
                 unsafe { dispatch(rung, round) };
                 for (i, x) in from.iter().enumerate() {
                     assert_eq!(stored[i].to_bits(), truth[i], "{rung}, {part} at a time: {x:e}");
@@ -241,7 +241,7 @@ mod tests {
         }
     }
 
-    /// Every f16 with the f32 values around the point where rounding turns to its neighbour, and what overflows.
+    /// Every f16 with the f32 values around the point where rounding goes to its neighbour, and values that overflow.
     #[test]
     fn every_rung_rounds_to_f16_as_the_standard_says() {
         let exact = (0..=u16::MAX).map(|b| f16::from_bits(b).to_f32());
@@ -256,7 +256,7 @@ mod tests {
                 let mut stored = vec![f16::ZERO; from.len()];
                 let mut back = vec![0.0; from.len()];
                 let round = Round { from: &from, stored: &mut stored, back: &mut back, part };
-                // SAFETY: the rung is available.
+                // SAFETY: the instruction set is available.
                 unsafe { dispatch(rung, round) };
                 for ((x, s), b) in from.iter().zip(&stored).zip(&back) {
                     let wanted = f16::from_f32_const(*x);
@@ -275,7 +275,7 @@ mod tests {
                 let mut stored = [bf16::from_bits(0x1234); 40];
                 let mut back = [7.0f32; 40];
                 let round = Round { from: &from[..n], stored: &mut stored, back: &mut back, part: 15 };
-                // SAFETY: the rung is available.
+                // SAFETY: the instruction set is available.
                 unsafe { dispatch(rung, round) };
                 assert!(stored[n..].iter().all(|x| x.to_bits() == 0x1234), "{rung} {n}");
                 assert!(stored[..n].iter().all(|x| x.to_f32() == 1.0), "{rung} {n}");

@@ -14,12 +14,12 @@ pub enum CpuError {
     Spawn {
         /// Number of the worker.
         worker: usize,
-        /// How many were wanted.
+        /// Number of threads requested.
         threads: usize,
         /// The system's answer.
         source: std::io::Error,
     },
-    /// The processor does not have the instructions of a rung that was asked for by name.
+    /// The processor does not have the instructions of a set that was requested by name.
     #[error("cpu backend: this processor cannot run the {wanted} kernels; the best it can is {best}")]
     Rung {
         /// Requested value.
@@ -27,7 +27,7 @@ pub enum CpuError {
         /// Result of [`Rung::detect`].
         best: Rung,
     },
-    /// The processor cannot compute products with an engine that was asked for by name.
+    /// The processor cannot compute products with an engine that was requested by name.
     #[error(
         "cpu backend: this processor cannot run the {wanted} products with the {rung} kernels; leave the choice to the precision"
     )]

@@ -3,11 +3,11 @@
 //! Both operands are given by two strides, so one product serves forward (`x W^T`: k contiguous in both), the input
 //! gradient (`dy W`: rows contiguous in B) and the weight gradient (`dy^T x`: rows contiguous in both).
 //!
-//! k is cut into even parts, whose sums wait in C, or in the workspace if C is of a type that would round them. An
+//! k is cut into even parts, whose sums are kept in C, or in the workspace if C is of a type that would round them. An
 //! [`Engine`](crate::Engine) computes the parts; all of them end in the epilogue of this file.
 //!
-//! A matrix times its own transpose is symmetric, bit by bit, because the factors of a multiply-add may change places. Where
-//! nothing else is done to the sums, an engine may leave out what lies above the diagonal; it is copied from below.
+//! A matrix times its own transpose is symmetric, bit by bit, because the factors of a multiply-add commute. Where
+//! the epilogue is empty, an engine may leave out the elements above the diagonal; they are copied from below.
 //!
 //! Every element of C is one sum in the order of k, cut into parts by the length of k alone. So its bits depend neither
 //! on the tiling nor on the threads.
@@ -84,7 +84,7 @@ unsafe impl Send for Factor {}
 // SAFETY: as above.
 unsafe impl Sync for Factor {}
 
-/// What happens to a finished sum y before it is written. C, and activations beside it, are of type T.
+/// Epilogue of a finished sum y before it is written. C, and activations of the same shape, are of type T.
 #[derive(Clone, Copy)]
 pub(crate) struct Epilogue<T = f32> {
     /// C, `[m, n]`.
@@ -130,7 +130,7 @@ pub(crate) struct Gemm<T = f32> {
     pub(crate) epilogue: Epilogue<T>,
 }
 
-/// What decides how much workspace a product takes, besides the machine.
+/// Properties of a product that determine its workspace, besides the machine.
 #[derive(Debug, Clone, Copy)]
 #[cfg_attr(
     not(target_arch = "x86_64"),
@@ -148,7 +148,7 @@ pub(crate) struct Shape {
     pub(crate) out: DType,
     /// True if sums of parts of k may wait in C: unless the epilogue has both `derivative` and `accumulate`.
     pub(crate) divisible: bool,
-    /// As [`Epilogue::whole`].
+    /// The dim by which the engine is chosen, as [`Epilogue::whole`].
     pub(crate) whole: Option<usize>,
 }
 
@@ -223,10 +223,10 @@ pub(crate) fn block_workspace(machine: Machine, shape: &Shape) -> usize {
     of(0).max(of(usize::MAX))
 }
 
-/// Prefetches what [`finish_row`] will read and write.
+/// Prefetches the memory that [`finish_row`] will read and write.
 ///
 /// # Safety
-/// None but that of `S`.
+/// The processor has the instructions of `S`.
 #[inline(always)]
 pub(crate) unsafe fn expect<S: Simd, T: Element>(e: &Epilogue<T>, row: usize, col: usize, cols: usize) {
     for c in (col..col + cols).step_by(64 / size_of::<T>()) {
@@ -250,7 +250,7 @@ pub(crate) unsafe fn expect<S: Simd, T: Element>(e: &Epilogue<T>, row: usize, co
 /// Writes `cols` finished sums to C at (row, col ..). Reads `y` in whole vectors.
 ///
 /// # Safety
-/// `y` holds `cols` sums, rounded up to whole vectors; the elements lie inside every matrix of the epilogue.
+/// `y` holds `cols` sums, rounded up to whole vectors; the elements are inside every matrix of the epilogue.
 #[inline(always)]
 pub(crate) unsafe fn finish_row<S: Simd, T: Element>(
     e: &Epilogue<T>,
@@ -267,9 +267,9 @@ pub(crate) unsafe fn finish_row<S: Simd, T: Element>(
     }
 }
 
-/// [`finish_row`] of `rows` rows from `row` on, whose sums lie `ld` apart. Where whole rows of a register tile are added to something
-/// at most, that is looked up once for the tile. Where they go through an activation, which one it is is looked up once for the tile,
-/// and what is added once for each row.
+/// [`finish_row`] of `rows` rows from `row` on, whose sums are `ld` apart. If whole rows of a register tile are at most added
+/// to something, that is looked up once for the tile. If they go through an activation, its kind is looked up once for the tile,
+/// and the addends once for each row.
 ///
 /// # Safety
 /// The contract of [`finish_row`], for all rows.
@@ -322,7 +322,7 @@ pub(crate) unsafe fn finish_rows<S: Simd, T: Element>(
     by_activation!(Relu ReluSquared GeluTanh GeluErf Silu);
 }
 
-/// [`finish_rows`] of whole rows that a bias, if any, and a residual or what is in C, if either, are added to, in this order.
+/// [`finish_rows`] of whole rows to which a bias, if any, and a residual or the contents of C, if either, are added in this order.
 ///
 /// # Safety
 /// The contract of [`finish_rows`].
@@ -389,7 +389,7 @@ unsafe fn finish_sums<S: Simd, T: Element>(
     }
 }
 
-/// [`finish_rows`] of whole rows; `f(y, row, column)` stands for the activation.
+/// [`finish_rows`] of whole rows; `f(y, row, column)` is the activation.
 ///
 /// # Safety
 /// The contract of [`finish_rows`].
@@ -451,7 +451,7 @@ unsafe fn finish_vector<S: Simd, T: Element>(e: &Epilogue<T>, mut y: S::V, r: us
         if let Some((kind, pre)) = &e.activation {
             store_part::<S>(at(pre, r, c), y, n);
             if T::DTYPE != DType::F32 {
-                // f of what is stored, which the backward pass may compute again.
+                // f of the stored value, which the backward pass may compute again.
                 y = load_part::<S>(at(pre, r, c), n);
             }
             y = activate::<S>(*kind, y);
@@ -499,7 +499,7 @@ pub(crate) fn run<T: Element>(ctx: &Ctx<'_>, gemm: &Gemm<T>, skip: usize) {
         let k = part.min(gemm.k - k0);
         let (a, b) = (gemm.a.after(k0), gemm.b.after(k0));
         if k0 + k < gemm.k {
-            // What C held before, if it counts, is part of the sums if they wait there.
+            // The former contents of C, if they count, are part of the sums if those are kept in C.
             let epilogue =
                 Epilogue { whole: e.whole, ..Epilogue::store(sums, k0 > 0 || (in_c && e.accumulate)) };
             left_out |= run_part(ctx, &Gemm { k, a, b, epilogue }, lower, skip);
@@ -513,13 +513,13 @@ pub(crate) fn run<T: Element>(ctx: &Ctx<'_>, gemm: &Gemm<T>, skip: usize) {
     }
 }
 
-/// Copies what lies below the diagonal of a square matrix to its place above.
+/// Copies the elements below the diagonal of a square matrix to their positions above.
 fn mirror<T: Element>(ctx: &Ctx<'_>, c: &Mat<T>) {
     const ROWS: usize = 32;
     ctx.pool.run(c.rows.div_ceil(ROWS), &|tile, _| {
         for r in tile * ROWS..((tile + 1) * ROWS).min(c.rows) {
             for col in 0..r {
-                // SAFETY: elements of C. What is below the diagonal is only read, what is above only written, once.
+                // SAFETY: elements of C. Those below the diagonal are only read, those above only written, once.
                 unsafe { *c.row(col).add(r) = *c.row(r).add(col) };
             }
         }
@@ -552,7 +552,7 @@ fn most_part_workspace(machine: Machine, shape: &Shape) -> usize {
     engine::fma::most_workspace(machine, shape)
 }
 
-/// Computes a part of a product. With `lower`, what lies above the diagonal need not be: true if it was left out.
+/// Computes a part of a product. With `lower`, elements above the diagonal are optional: returns true if they were left out.
 fn run_part<T: Element>(ctx: &Ctx<'_>, gemm: &Gemm<T>, lower: bool, skip: usize) -> bool {
     let (m, n) = (gemm.epilogue.out.rows, gemm.epilogue.out.cols);
     if m == 0 || n == 0 {

@@ -1,10 +1,10 @@
 //! The CPU backend: one op a file, forward and backward together.
 //!
-//! [`CpuBackend`] implements [`bessemer_tensor::Backend`]. Every operator stands in `op/` with its formula, a plain
-//! reference loop that stays as the judge, and its faster rungs. Work is cut into tiles by shape, never by the number
+//! [`CpuBackend`] implements [`bessemer_tensor::Backend`]. Every operator is in `op/` with its formula, a plain
+//! reference loop that the tests compare with, and its faster variants. Work is cut into tiles by shape, never by the number
 //! of threads, so results have the same bits for any number of threads.
 //!
-//! Unit tests launch no operator: a test program holds what its tests reach, and that would be every operator for every
+//! Unit tests launch no operator: a test program contains the code that its tests reach, which would be every operator for every
 //! instruction set, compiled once more.
 #![allow(clippy::disallowed_methods, reason = "reads /proc and /sys only")]
 

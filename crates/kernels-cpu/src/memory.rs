@@ -1,4 +1,4 @@
-//! How much memory this process may still take: the system's free memory, bounded by the control groups that the process
+//! Memory that this process may still take: the system's free memory, bounded by the control groups that the process
 //! is in and by its resource limits.
 //!
 //! Sources: proc(5), cgroups(7), getrlimit(2), and the kernel's documentation of control groups (version 2: `memory.max`,
@@ -7,7 +7,7 @@
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-/// Memory that a process may take, and what bounds it.
+/// Memory that a process may take, and its bounds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Available {
     /// Bytes; `u64::MAX` where the system reports nothing.
@@ -40,7 +40,7 @@ impl std::fmt::Display for Bound {
     }
 }
 
-/// Returns what this process may take now.
+/// Returns the memory that this process may take now.
 pub fn available() -> Available {
     available_under(Path::new("/"))
 }
@@ -105,7 +105,7 @@ fn control_groups(cgroup: &str, mountinfo: &str) -> Vec<PathBuf> {
             if !fits {
                 continue;
             }
-            // The mount may show only a part of the hierarchy, and the group may lie outside of it.
+            // The mount may show only a part of the hierarchy, and the group may be outside of it.
             let inside = Path::new(group).strip_prefix(&mount.root).unwrap_or(Path::new(""));
             let plain = inside.components().all(|c| matches!(c, Component::Normal(_)));
             let mut directory = if plain { mount.point.join(inside) } else { mount.point.clone() };
@@ -140,7 +140,7 @@ impl Mount<'_> {
     }
 }
 
-/// A path of mountinfo, in which blanks and backslashes stand as `\040` and the like.
+/// A path of mountinfo, in which blanks and backslashes are escaped as `\040` and the like.
 fn unescaped(text: &str) -> PathBuf {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -240,7 +240,7 @@ mod tests {
             ]
         };
         let group = |path: &str| Bound::ControlGroup(PathBuf::from(path));
-        // Half of what is in use is page cache.
+        // Half of the memory in use is page cache.
         let (own, parent) = ("4294967296\n", "2147483648\n");
         assert_eq!(found(&files(own, "max\n")), (4 * GIB - GIB / 2, group("/sys/fs/cgroup/a/b/c")));
         assert_eq!(found(&files(own, parent)), (2 * GIB, group("/sys/fs/cgroup/a")));
@@ -259,7 +259,7 @@ mod tests {
             ("sys fs/cgroup/memory.max", "1073741824\n"),
         ];
         assert_eq!(found(&files), (GIB, Bound::ControlGroup("/sys fs/cgroup".into())));
-        // A group outside of the mount: what the mount shows is all that is known.
+        // A group outside of the mount: only the limits that the mount shows are known.
         let outside = [("proc/self/cgroup", "0::/../../other\n"), files[1], files[3]];
         assert_eq!(found(&outside).0, GIB);
     }

@@ -1,6 +1,6 @@
 //! Operands as kernels see them: raw matrices inside arena buffers.
 //!
-//! A [`Mat`] is made only by the arena, from a view that lies inside its buffer, so every element it names is mapped
+//! A [`Mat`] is made only by the arena, from a view that is inside its buffer, so every element it names is mapped
 //! memory. It is a pointer, not a slice, because operators may work in place and because disjoint tiles of one matrix
 //! are written by several threads.
 #![allow(unsafe_code)] // element access through a checked raw pointer
@@ -42,7 +42,7 @@ impl<T: Element> Mat<T> {
         unsafe { (*self.ptr.add(r * self.stride + c)).to_f32() }
     }
 
-    /// The `N` numbers behind the apply flag of an operand `step`, or `None` if the flag is 0.
+    /// The `N` numbers after the apply flag of an operand `step`, or `None` if the flag is 0.
     pub(crate) fn applied<const N: usize>(&self) -> Option<[f32; N]> {
         (self.get(0, 0) != 0.0).then(|| std::array::from_fn(|i| self.get(0, i + 1)))
     }
@@ -103,12 +103,12 @@ unsafe impl Sync for AnyMat {}
 
 impl AnyMat {
     /// # Safety
-    /// As [`Mat::new`], of elements of type `dtype`, which is a float type.
+    /// Same requirements as [`Mat::new`], of elements of type `dtype`, which is a float type.
     pub(crate) unsafe fn new(at: *mut u8, dtype: DType, rows: usize, cols: usize, stride: usize) -> AnyMat {
         AnyMat { at, dtype, rows, cols, stride }
     }
 
-    /// The same matrix with the type known.
+    /// Returns the same matrix with a static element type.
     pub(crate) fn typed<T: Element>(&self) -> Mat<T> {
         assert!(T::DTYPE == self.dtype);
         Mat { ptr: self.at.cast(), rows: self.rows, cols: self.cols, stride: self.stride }
@@ -177,7 +177,7 @@ unsafe impl Sync for Codes {}
 
 impl Codes {
     /// # Safety
-    /// As [`Mat::new`].
+    /// Same requirements as [`Mat::new`].
     pub(crate) unsafe fn new(at: *mut u8, rows: usize, cols: usize, stride: usize) -> Codes {
         Codes { at, rows, cols, stride }
     }
@@ -185,7 +185,7 @@ impl Codes {
     /// Codes (r, c .. c + n).
     ///
     /// # Safety
-    /// Nobody else has any of them while the slice lives.
+    /// No other thread accesses any of them while the slice lives.
     #[expect(
         clippy::mut_from_ref,
         reason = "as `Mat`, which is an address too; the caller vouches for the elements"
@@ -193,7 +193,7 @@ impl Codes {
     #[inline(always)]
     pub(crate) unsafe fn slice(&self, r: usize, c: usize, n: usize) -> &mut [u8] {
         assert!(r < self.rows && c + n <= self.cols);
-        // SAFETY: inside the matrix, by the line above and the contract of `new`; nobody else has them, by contract.
+        // SAFETY: inside the matrix, by the line above and the contract of `new`; no other thread accesses them, by contract.
         unsafe { std::slice::from_raw_parts_mut(self.at.add(r * self.stride + c), n) }
     }
 }
@@ -216,7 +216,7 @@ unsafe impl Sync for IndexMat {}
 
 impl IndexMat {
     /// # Safety
-    /// As [`Mat::new`].
+    /// Same requirements as [`Mat::new`].
     pub(crate) unsafe fn new(at: *mut u32, rows: usize, cols: usize, stride: usize) -> IndexMat {
         IndexMat { at, rows, cols, stride }
     }
@@ -240,7 +240,7 @@ impl IndexMat {
     /// A row, to be written.
     ///
     /// # Safety
-    /// Nothing else reads or writes the row while the slice lives.
+    /// No other thread or operator reads or writes the row while the slice lives.
     ///
     /// # Panics
     /// If the row is not there.
@@ -263,7 +263,7 @@ impl IndexMat {
         })
     }
 
-    /// As [`IndexMat::check`], of rows some of which are those of no choice.
+    /// Checks rows as [`IndexMat::check`] does; some of the rows have no choice.
     pub(crate) fn check_rows(
         &self,
         op: &'static str,

@@ -6,10 +6,10 @@ use crate::element::Element;
 use crate::simd::{Simd, load_part, store_part};
 use std::ops::Range;
 
-/// Vectors along a row that are asked for before they are packed: the time of some hundred floats hides a miss of every
+/// Vectors along a row that are prefetched before they are packed: the time of some hundred floats hides a miss of every
 /// cache, and rows are too many for the processor's own prefetcher to follow.
 const AHEAD: usize = 8;
-/// Steps of k that [`pack_columns`] takes at a time, and asks for so long before it packs them, for the same reason.
+/// Steps of k that [`pack_columns`] takes at a time, and prefetches so long before it packs them, for the same reason.
 pub(crate) const STEPS_AHEAD: usize = 8;
 /// Bytes of a cache line.
 const LINE: usize = 64;
@@ -18,7 +18,7 @@ const LINE: usize = 64;
 /// of vectors.
 ///
 /// # Safety
-/// `rows` rows of `k` elements at `src`, and space for whole panels at `dst`; nobody else writes these steps.
+/// `rows` rows of `k` elements at `src`, and space for whole panels at `dst`; no other thread writes these steps.
 #[inline(always)]
 pub(crate) unsafe fn pack_rows<S: Simd, T: Element>(
     src: *const T,
@@ -33,7 +33,7 @@ pub(crate) unsafe fn pack_rows<S: Simd, T: Element>(
         let mut i = steps.start;
         while i < steps.end {
             let nk = S::LANES.min(steps.end - i);
-            // The same place some vectors later, which may be in the next panel.
+            // The same position some vectors later, which may be in the next panel.
             let later = i + AHEAD * S::LANES;
             let (panel, later) =
                 if later < steps.end { (p, later) } else { (p + 1, later - steps.end + steps.start) };
@@ -47,7 +47,7 @@ pub(crate) unsafe fn pack_rows<S: Simd, T: Element>(
             let mut c = 0;
             while c < width {
                 let w = S::LANES.min(width - c);
-                // SAFETY: the block lies inside the rows; `wrapping_add` because an empty one may start past them.
+                // SAFETY: the block is inside the rows; `wrapping_add` because an empty one may start past them.
                 unsafe {
                     transpose::<S, _>(
                         src.wrapping_add((p * width + c) * ld + i),
@@ -69,7 +69,7 @@ pub(crate) unsafe fn pack_rows<S: Simd, T: Element>(
 /// [`Simd::transpose`] of elements of any type.
 ///
 /// # Safety
-/// As there.
+/// Same requirements as [`Simd::transpose`].
 #[inline(always)]
 unsafe fn transpose<S: Simd, T: Element>(
     src: *const T,
@@ -99,7 +99,7 @@ unsafe fn transpose<S: Simd, T: Element>(
 /// set of L1, if k is 1024.
 ///
 /// # Safety
-/// `k` times `rows` elements at `src`, and space for whole panels at `dst`; nobody else writes these steps.
+/// `k` times `rows` elements at `src`, and space for whole panels at `dst`; no other thread writes these steps.
 #[inline(always)]
 pub(crate) unsafe fn pack_columns<S: Simd, T: Element>(
     src: *const T,

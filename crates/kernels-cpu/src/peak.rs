@@ -1,6 +1,6 @@
-//! What this machine can do at most: multiply-adds and memory bandwidth, measured, never assumed.
+//! Measured peak rates of this machine: multiply-adds and memory bandwidth.
 //!
-//! The peak is that of independent chains of f32 fused multiply-adds in registers, with the widest vectors of a rung. It
+//! The peak is that of independent chains of f32 fused multiply-adds in registers, with the widest vectors of an instruction set. It
 //! is the denominator of "% of peak" and of model FLOPs utilisation.
 #![allow(unsafe_code)] // processor intrinsics
 
@@ -42,10 +42,10 @@ impl Kernel for Chains {
     }
 }
 
-/// So many turns of N chains; returns their operations.
+/// Runs so many rounds of N chains; returns their operations.
 ///
 /// # Safety
-/// As [`Simd`].
+/// Same requirements as [`Simd`].
 #[inline(always)]
 unsafe fn chains<S: Simd, const N: usize>(turns: u64) -> f64 {
     // SAFETY: register arithmetic only.
@@ -66,7 +66,7 @@ unsafe fn chains<S: Simd, const N: usize>(turns: u64) -> f64 {
     }
 }
 
-/// Best rate of `rounds` timed calls of `work`, which returns what it did.
+/// Best rate of `rounds` timed calls of `work`, which returns the number of operations or bytes.
 fn best(rounds: u32, mut work: impl FnMut() -> f64) -> f64 {
     let mut best = 0.0f64;
     for _ in 0..rounds {
@@ -77,8 +77,8 @@ fn best(rounds: u32, mut work: impl FnMut() -> f64) -> f64 {
     best
 }
 
-/// A short measurement of multiply-adds that can be repeated: put around a timed piece of work, it tells whether the
-/// machine was disturbed meanwhile.
+/// A short measurement of multiply-adds that can be repeated: before and after a timed piece of work, it shows whether the
+/// machine was disturbed during it.
 pub struct Probe {
     pool: Pool,
     rung: Rung,
@@ -99,7 +99,7 @@ impl Probe {
     }
 
     fn chains(&self) -> f64 {
-        // SAFETY: the rung is available.
+        // SAFETY: the instruction set is available.
         unsafe { dispatch(self.rung, Chains(self.turns)) }
     }
 
@@ -115,7 +115,7 @@ impl Probe {
     }
 }
 
-/// Floating-point operations a second of `threads` threads on `rung`: the sum of the best that each thread did while all of
+/// Floating-point operations a second of `threads` threads on `rung`: the sum of the best rate of each thread while all of
 /// them worked, in about 0.2 s of trials of a quarter of a millisecond. Neighbours disturb cores one by one and in
 /// bursts, so moments at which all cores are undisturbed for long may never come.
 pub fn flops_per_s(rung: Rung, threads: usize) -> Result<f64, CpuError> {
@@ -129,7 +129,7 @@ pub fn flops_per_s(rung: Rung, threads: usize) -> Result<f64, CpuError> {
     while trials == 0 || Instant::now() < deadline {
         trials += 1;
         probe.pool.run(threads, &|_, worker| {
-            // As many tiles as threads, and nobody goes on before all are here: so each takes one.
+            // There are as many tiles as threads, and no thread continues before all are here: so each takes one.
             arrived.fetch_add(1, Ordering::AcqRel);
             while arrived.load(Ordering::Acquire) < trials * threads {
                 std::thread::yield_now();
@@ -150,11 +150,11 @@ pub const FAN_IN: usize = crate::pool::FAN_IN;
 
 /// Seconds that it takes to hand a job without work to `threads` threads that are awake and to have all of them back: the
 /// best of the batches of a tenth of a second. Every thread takes one tile and stays until all have one: the caller would
-/// be through with all tiles before others have come.
+/// finish all tiles before others have started.
 pub fn handoff_seconds(threads: usize) -> Result<f64, CpuError> {
     const JOBS: usize = 20;
     const LENGTH: Duration = Duration::from_millis(100);
-    /// Turns after which a thread that waits lets others have its core.
+    /// Spins after which a waiting thread yields its core.
     const SPINS: usize = 2_000;
     let pool = Pool::new(threads.max(1), false)?;
     let threads = pool.threads();
@@ -219,7 +219,7 @@ pub fn measure(threads: usize) -> Result<Peak, CpuError> {
     let parts = 16 * threads;
     let part = STREAM * threads / parts;
     let at = |b: &Block, tile: usize| b.ptr().cast::<f32>().wrapping_add(tile * part);
-    // First touch: pages come into being outside the timed part.
+    // First touch: pages are mapped outside the timed part.
     pool.run(parts, &|tile, _| {
         // SAFETY: part `tile` of both blocks.
         unsafe {
@@ -249,7 +249,7 @@ pub fn measure(threads: usize) -> Result<Peak, CpuError> {
 mod tests {
     use super::*;
 
-    /// Also of more threads than there are cores, whose jobs need turns of the scheduler.
+    /// Includes more threads than there are cores, whose jobs need time slices of the scheduler.
     #[test]
     fn a_handoff_takes_longer_than_a_call_and_ends() {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);

@@ -1,10 +1,10 @@
-//! The ladder of kernels: which instructions an operator is computed with.
+//! Instruction sets: the kernel variants of every operator.
 
 use std::fmt;
 
-/// A rung of the kernel ladder. Higher rungs compute the same formula faster; [`Rung::Reference`] is the judge.
+/// An instruction set that kernels are compiled for. Later ones compute the same formula faster; [`Rung::Reference`] is the reference.
 ///
-/// Results have the same bits for any number of threads on one rung; different rungs add in different orders and agree
+/// Results have the same bits for any number of threads with one instruction set; different ones add in different orders and agree
 /// within rounding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Rung {
@@ -21,10 +21,10 @@ pub enum Rung {
 }
 
 impl Rung {
-    /// All rungs, slowest first.
+    /// All instruction sets, slowest first.
     pub const ALL: [Rung; 5] = [Rung::Reference, Rung::Portable, Rung::Neon, Rung::Avx2, Rung::Avx512];
 
-    /// The fastest rung that this processor can run.
+    /// The fastest instruction set that this processor can run.
     pub fn detect() -> Rung {
         #[cfg(target_arch = "x86_64")]
         {
@@ -40,7 +40,7 @@ impl Rung {
         if cfg!(target_arch = "aarch64") { Rung::Neon } else { Rung::Portable }
     }
 
-    /// True if this processor can run the rung.
+    /// True if this processor has the instruction set.
     pub fn available(self) -> bool {
         match self {
             Rung::Reference | Rung::Portable => true,

@@ -1,4 +1,4 @@
-//! A stage of the model on a rank: its parameters and what steps them, and the ranks that hold the same.
+//! A stage of the model on a rank: its parameters and their optimizer, and the ranks that hold the same stage.
 
 use crate::config::Stage;
 use crate::error::ParallelError;
@@ -33,7 +33,7 @@ use std::ops::Range;
 pub(crate) struct ChunkPlace {
     pub(crate) stage: usize,
     pub(crate) span: Span,
-    /// The first of the ranks that hold the stage: it stands for it in sums and files.
+    /// Whether this is the first of the ranks that hold the stage; it contributes the stage to sums and files.
     pub(crate) first_holder: bool,
     /// Other pipeline ranks hold the stage too.
     pub(crate) mirrored: bool,
@@ -62,7 +62,7 @@ pub struct Chunk {
     /// The optimizer's state tensors on this rank, by name.
     pub(crate) states: BTreeMap<String, StateView>,
     pub(crate) squares: LocalSquares,
-    /// How parameters and gradients are kept.
+    /// Types of parameters and gradients.
     pub(crate) types: ParamStorage,
     /// The pass between its begin and its end.
     pub(crate) running: Option<StagePass>,
@@ -73,8 +73,8 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    /// Makes the buffers of a stage for a rank at `coord`; `waited`: host memory of collectives that computation waits for; `beside`: another one of the rank, with which it takes turns, and whether
-    /// it has the slots of that one.
+    /// Makes the buffers of a stage for a rank at `coord`. `waited`: host memory of collectives that computation waits for. `beside`:
+    /// another chunk of the rank, with which it alternates, and whether both use the same slots.
     pub(crate) fn new(
         backend: &mut dyn Backend,
         job: &Job<'_>,
@@ -105,8 +105,8 @@ impl Chunk {
         let list = memory.optim_params(&part, &units.list, (plan, coord));
         let list = with_others(list, job, &part, &memory.params, &numbers);
         let params: Vec<_> = list.iter().map(|p| p.2.clone()).collect();
-        // Mirrored holders see other micro-batches. They come to their copies of a stage at different times, so nothing but sums
-        // is shared between them.
+        // Mirrored holders process other micro-batches. They reach their copies of a stage at different times, so only sums
+        // are shared between them.
         let data = plan.data_ranks() * job.program.holders(place.stage).len();
         let ranks = match place.mirrored {
             true => Ranks { data, ..Ranks::ONE },
@@ -219,7 +219,7 @@ impl Chunk {
     }
 }
 
-/// The decoder of a span, on parameters that lie in `memory`.
+/// The decoder of a span, on parameters that are in `memory`.
 fn decoder(
     backend: &mut dyn Backend,
     job: &Job<'_>,
@@ -250,7 +250,7 @@ fn decoder(
     Ok(Decoder::of_stage(backend, part, stream, job.shape, activations, &stage, placed)?)
 }
 
-/// Whether activations may lie in the memory of gradients: a step replaces them once, and they stay where the backward pass writes
+/// Whether activations may use the memory of gradients: a step replaces them once, and they stay where the backward pass writes
 /// them until the update.
 fn in_gradients(job: &Job<'_>, needs: &Needs) -> bool {
     let (program, activations) = (job.program, &job.activations);
@@ -266,7 +266,7 @@ fn in_gradients(job: &Job<'_>, needs: &Needs) -> bool {
         && !activations.offload.is_on()
 }
 
-/// Refuses a gradient that the programs leave partial over the tensor axis and that nobody completes, or one that is
+/// Refuses a gradient that the programs leave partial over the tensor axis and that no collective completes, or one that is
 /// completed twice: replicas would drift apart without an error.
 fn expect_complete(decoder: &Decoder, tensor: &TensorGroup) -> Result<(), ParallelError> {
     for (param, partial) in decoder.params().iter().zip(decoder.partial_gradients()) {
@@ -312,8 +312,8 @@ fn unique_gradients(
         .collect()
 }
 
-/// By chunk: the first chunk whose slots it may have, perhaps itself. A slot is one micro-batch in one chunk, and chunks of equally
-/// many layers, of the same kinds and recomputed alike, keep the same of it: a rank then needs as many slots as it has in flight in all of them.
+/// Per chunk, the first chunk whose slots it may use, perhaps itself. A slot is one micro-batch in one chunk. Chunks with equally
+/// many layers, of the same kinds and recomputed alike, keep the same tensors: a rank then needs as many slots as it has in flight in all of them.
 pub(crate) fn slot_pools(job: &Job<'_>, places: &[ChunkPlace], rank: usize) -> Vec<usize> {
     let recompute = &job.activations.recompute;
     // Split backward passes keep other values.
@@ -330,7 +330,7 @@ pub(crate) fn slot_pools(job: &Job<'_>, places: &[ChunkPlace], rank: usize) -> V
         };
         policies(a) == policies(b)
             && job.plan.annotations.0.is_empty()
-            // Between the embedding and a layer the stream may take turns.
+            // Between the embedding and a layer the residual stream may alternate between buffers.
             && (!(job.plan.partition_activations || job.activations.offload.is_on()) || a.embedding == b.embedding)
     };
     let shares = |chunk: usize, other: usize| {

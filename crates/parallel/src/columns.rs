@@ -14,23 +14,23 @@ use bessemer_tensor::op::{Add, Copy, Op};
 use bessemer_tensor::{Backend, BufferSpec, Stream, TensorError, View};
 use bessemer_units::DType;
 
-/// How one matrix is cut.
+/// Sharding of one matrix.
 #[derive(Debug)]
 struct Cut {
-    /// By columns: its inputs are cut, not its outputs.
+    /// The matrix is cut by columns: its inputs are cut, not its outputs.
     inputs: bool,
     /// Width of the whole side.
     width: usize,
-    /// By tensor rank: which columns of inputs or outputs.
+    /// Indexed by tensor rank: columns of inputs or outputs.
     spans: Vec<Vec<DimRange>>,
-    /// By tensor rank: `spans`, cut where those of the ranks before begin and end.
+    /// Indexed by tensor rank: `spans`, cut where those of the previous ranks begin and end.
     segments: Vec<Vec<Segment>>,
 }
 
 /// The matrices of a rank that are cut, and memory for their gathered columns.
 #[derive(Debug)]
 pub(crate) struct Columns {
-    /// By parameter.
+    /// Indexed by parameter.
     cuts: Vec<Option<Cut>>,
     /// Columns of all ranks, one rank after the other, in the type of activations.
     gathered: View,
@@ -133,8 +133,8 @@ struct Segment {
     first: bool,
 }
 
-/// The columns of `span`, cut where those of the ranks before it begin and end. Columns that lie next to each other are one
-/// span, so a span may hold some that others have (keys and values) beside some that they have not (queries).
+/// The columns of `span`, cut where those of the previous ranks begin and end. Adjacent columns are one
+/// span, so a span may contain some that others have (keys and values) next to some that they do not have (queries).
 fn segments(span: DimRange, before: &[Vec<DimRange>]) -> impl Iterator<Item = Segment> {
     let others: Vec<DimRange> = before.iter().flatten().copied().collect();
     let mut cuts: Vec<usize> = others.iter().flat_map(|o| [o.start, o.end()]).collect();

@@ -13,10 +13,10 @@ pub enum ParallelError {
     /// A layout that the ranks, the model or the optimizer cannot have.
     #[error("{0}")]
     Layout(String),
-    /// A schedule that there is not, or that does not hold what it promises.
+    /// A schedule that does not exist, or that does not fulfil its properties.
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
-    /// Micro-batches that whoever feeds a rank cannot give.
+    /// A micro-batch that the batch source cannot provide.
     #[error("no micro-batch {micro}: {problem}")]
     BatchSource {
         /// Number within the program.
@@ -27,13 +27,13 @@ pub enum ParallelError {
     /// Between ranks.
     #[error(transparent)]
     Collective(#[from] CollectiveError),
-    /// From the model.
+    /// An error of the model.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// From the optimizer.
+    /// An error of the optimizer.
     #[error(transparent)]
     Optim(#[from] OptimError),
-    /// From the device.
+    /// An error of the device.
     #[error(transparent)]
     Tensor(#[from] TensorError),
 }

@@ -5,8 +5,8 @@ use bessemer_schedule::{Fill, Filler, Instruction, Place, Program};
 use bessemer_sim::{Costs, PassTimes, simulate};
 use std::collections::HashMap;
 
-/// Whether every batch that is evaluated passes each stage once, before the only update, in an order in which nobody waits
-/// for ever.
+/// Whether every batch that is evaluated passes each stage once, before the only update, in an order without
+/// deadlock.
 pub(crate) fn check(program: &Program) -> Result<(), ParallelError> {
     let wrong = |what: String| Err(ParallelError::Layout(format!("schedule {:?}: {what}", program.name)));
     let mut passed: HashMap<usize, Vec<Place>> = HashMap::new();

@@ -10,8 +10,8 @@
 //! elements a rank, times (N-1)/N, in the type in which they are kept; with replicas of the sharded model (hybrid sharding)
 //! the parts of gradients are then all-reduced between the replicas: 2 P/N. Gradients may travel in 8 bits instead: [`crate::int8`].
 //!
-//! A flat unit travels in pieces of at most [`BUCKET`] elements through a few staging buffers on the host. When
-//! a piece begins and ends, [`crate::flow`] says.
+//! A flat unit is sent in pieces of at most [`BUCKET`] elements through a few staging buffers on the host.
+//! [`crate::flow`] defines when a piece begins and ends.
 
 use crate::flat::FlatUnit;
 use crate::flow::{PieceFlow, PieceWork};
@@ -37,7 +37,7 @@ pub(crate) struct DataGroups {
 }
 
 impl DataGroups {
-    /// This rank's position.
+    /// Position of this rank on both data axes.
     pub(crate) fn rank(&self) -> DataRank {
         let at = |group: &dyn DeviceCommunicator| (group.size(), group.rank());
         DataRank { shard: at(&*self.shard), replicate: at(&*self.replicate) }
@@ -54,34 +54,34 @@ pub(crate) struct Exchange {
     flow: PieceFlow<(Started, usize)>,
     data: DataPieces,
     staging: HostStaging,
-    /// By slot of pieces in 8 bits: no piece in flight has it.
+    /// Indexed by slot of pieces in 8 bits: no piece in flight uses it.
     free_slots: Vec<bool>,
-    /// If gradients travel in 8 bits.
+    /// Quantisation, if gradients are sent in 8 bits.
     int8: Option<Int8>,
 }
 
 /// Pieces of values and gradients, and the ranks among which they travel.
 #[derive(Debug)]
 struct DataPieces {
-    /// By group of parameters.
+    /// Indexed by group of parameters.
     groups: Vec<DataGroups>,
-    /// By unit: its group.
+    /// Indexed by unit: its group.
     group_of: Vec<usize>,
-    /// By unit.
+    /// Indexed by unit.
     pieces: Vec<Vec<Piece>>,
     values: Vec<Stretch>,
     gradients: Vec<Option<Stretch>>,
     /// First element of this rank's part, by unit.
     own_start: Vec<usize>,
-    /// As [`ParamMemory::term`].
+    /// Memory of a term, as [`ParamMemory::term`].
     term: Option<View>,
-    /// What a collective reads, and what it writes.
+    /// Inputs and outputs of a collective.
     views: [Vec<View>; 2],
 }
 
 impl Exchange {
-    /// Allocates what the transfers need on the device, and plans their staging buffers. `reduce_dtype`: the type in which gradients travel. As many pieces as `most` says have a staging buffer,
-    /// but no more than there can be.
+    /// Allocates the device memory of the transfers, and plans their staging buffers. `reduce_dtype`: the type in which gradients are
+    /// sent. At most `most` pieces have a staging buffer, and never more than there can be.
     ///
     /// # Errors
     /// An error of the device.
@@ -184,7 +184,7 @@ impl Exchange {
         &self.data.pieces[unit]
     }
 
-    /// What a transfer in 8 bits does with a piece; none if gradients travel as they are stored.
+    /// Quantisation of a piece in 8 bits; none if gradients are sent in their own type.
     pub(crate) fn int8(&self, transfer: Transfer, piece: usize) -> Option<(&Int8, &QuantisedPiece)> {
         let int8 = self.int8.as_ref().filter(|_| transfer.dtype == ReduceDType::Int8)?;
         Some((int8, int8.piece(transfer.axis, transfer.flat, piece)))
@@ -212,7 +212,7 @@ impl DataPieces {
         self.gradients[unit].ok_or_else(frozen)
     }
 
-    /// Where the term of a unit's gradients lies that is added to earlier ones.
+    /// Memory of the term of a unit's gradients that is added to earlier ones.
     fn term(&self, unit: usize) -> Result<View, TensorError> {
         let whole = self.term.ok_or_else(|| {
             TensorError::Outside("no memory was planned for gradients of several micro-batches".into())
@@ -227,7 +227,7 @@ impl DataPieces {
         part.columns(start, range.len())
     }
 
-    /// What an all-reduce sums of a piece: this rank's part, if the shard axis has summed it before.
+    /// Input of an all-reduce of a piece: this rank's part, if the shard axis has summed it before.
     fn summed(&self, unit: usize, piece: &Piece) -> Result<View, TensorError> {
         let (gradients, shard) = (self.gradient(unit)?, &self.ranks(unit).shard);
         Ok(match shard.size() {
@@ -241,7 +241,7 @@ impl DataPieces {
         &self.groups[self.group_of[unit]]
     }
 
-    /// Where the sum of a piece belongs on this rank: of an all-reduce its part of what is summed.
+    /// Destination of the sum of a piece on this rank: for an all-reduce its part of the summed range.
     fn sum_of(&self, transfer: Transfer, piece: usize) -> Result<View, TensorError> {
         let unit = transfer.flat;
         if transfer.kind == CollectiveKind::AllReduce {
@@ -290,8 +290,8 @@ impl DataPieces {
         self.collective(backend, (transfer, piece), pattern)
     }
 
-    /// Decodes what an all-to-all has brought, and sums it; of an all-reduce encodes the sum and starts its all-gather. Or decodes what
-    /// that has brought.
+    /// Decodes the result of an all-to-all, and sums it; for an all-reduce encodes the sum and starts its all-gather. Or decodes the
+    /// result of that all-gather.
     fn end_int8(
         &mut self,
         backend: &mut dyn Backend,
@@ -386,7 +386,7 @@ impl<'a> DevicePieces<'a> {
 }
 
 impl PieceWork for DevicePieces<'_> {
-    /// With the slot of a piece in 8 bits.
+    /// Handle of a piece in flight, with its slot if it is in 8 bits.
     type Ticket = (Started, usize);
     type Error = ExchangeError;
 

@@ -61,11 +61,11 @@ impl BatchSource for NoBatches {
     }
 }
 
-/// How updates are decided.
+/// Rule by which updates are applied or skipped.
 pub(crate) enum UpdateRule<'a> {
-    /// By the norm of the gradients of all chunks and ranks, which is not finite if the update is skipped. Update `t`, from 1.
+    /// The norm of the gradients of all chunks and ranks, which is not finite if the update is skipped. Update `t`, from 1.
     Global { t: u64, lr: f64, grad_norm: f64 },
-    /// By each chunk's own norm. The first update is number `t`, from 1; `rate` gives the learning rate of an update.
+    /// Each chunk's own norm. The first update is number `t`, from 1; `rate` gives the learning rate of an update.
     Alone { t: u64, rate: &'a dyn Fn(u64) -> f64 },
 }
 
@@ -73,7 +73,7 @@ pub(crate) enum UpdateRule<'a> {
 pub(crate) struct StepRun<'a> {
     pub(crate) source: &'a mut dyn BatchSource,
     pub(crate) rule: UpdateRule<'a>,
-    /// By update: the losses of this rank, and what became of the update.
+    /// Indexed by update: the losses of this rank, and the outcome of the update.
     pub(crate) updates: &'a mut [Update],
     /// Loss of batches that were evaluated.
     pub(crate) evaluated: LossSum,
@@ -174,7 +174,7 @@ impl Worker {
                 run.size = self.control.sum(&mut *self.pipeline.host()?, "size of the step", run.size)?;
             }
             Action::Update { update, keep, .. } => self.update(backend, number, *update, *keep, run)?,
-            // Nothing is made of gradients that are not finite.
+            // Skips fillers if the gradients are not finite.
             Action::Filler(filler) if filler.update && run.skips() => {}
             Action::Filler(filler) => self.fill(backend, step.fills[filler.work])?,
         }

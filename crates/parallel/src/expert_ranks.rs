@@ -54,7 +54,7 @@ fn announce(
 /// The ranks with the other experts, as passes of rank 0 reach them ([`Decoder::set_peers`]). Dropped between two passes it ends the other ranks.
 #[derive(Debug)]
 pub struct ExpertPeers {
-    /// None after a failure.
+    /// The ranks with the other experts; `None` after a failure.
     group: Option<TensorGroup>,
     control: ControlMessages,
     /// First and last layer with experts.
@@ -150,7 +150,7 @@ impl StageRanks for ExpertPeers {
 /// Computes rows of this rank's experts, pass after pass, until rank 0 of `world` announces the end.
 ///
 /// # Errors
-/// What the backend and the other ranks answer.
+/// Errors of the backend and of the other ranks.
 pub fn compute_rows(
     world: Box<dyn Communicator>,
     part: &TensorShard,

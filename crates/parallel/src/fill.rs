@@ -1,8 +1,8 @@
-//! The point at which work hangs that a rank does besides its passes, in the bubbles of its pipeline.
+//! Interface for work that a rank does besides its passes, in the bubbles of its pipeline.
 //!
 //! A program may have instructions that are no passes ([`Instruction::Fill`](bessemer_schedule::Instruction)). A [`FillSupplier`]
-//! brings programs that have them, and a rank's [`FillerWork`] does them. The loop over a rank's list asks the work which
-//! program a step runs, and hands it the instructions that the loop does not know itself. Batches of evaluations are passes
+//! supplies programs that have them, and a rank's [`FillerWork`] runs them. The loop over a rank's list requests from the work the
+//! program of each step, and delegates to it the instructions that the loop does not implement. Batches of evaluations are passes
 //! of the chunks, so the loop runs them without it.
 
 use crate::chunk::Chunk;
@@ -38,15 +38,15 @@ pub trait FillSupplier: Debug {
     ) -> Result<Box<dyn FillerWork>, ParallelError>;
 }
 
-/// What a rank does for instructions that are no passes. Calls come in the order of the rank's program.
+/// Work of a rank for instructions that are no passes. Calls come in the order of the rank's program.
 pub trait FillerWork: Any + Debug + Send {
     /// Number of the program that the current step runs, or the next one between steps; none: the schedule's.
     fn program(&self) -> Option<usize>;
 
-    /// Does one unit of work; returns false for work of a kind that it does not know.
+    /// Does one unit of work; returns false for work of an unsupported kind.
     ///
     /// # Errors
-    /// A unit that was not planned, or what the device or another rank answers.
+    /// A unit that was not planned, or an error of the device or of another rank.
     fn run(
         &mut self,
         backend: &mut dyn Backend,
@@ -54,7 +54,7 @@ pub trait FillerWork: Any + Debug + Send {
         unit: Fill,
     ) -> Result<bool, ParallelError>;
 
-    /// Whether the current step's operands of linear maps come here, and not to the optimizer.
+    /// Whether the current step's operands of linear maps are passed to this work, and not to the optimizer.
     fn reads_operands(&self) -> bool {
         false
     }
@@ -78,7 +78,7 @@ pub trait FillerWork: Any + Debug + Send {
     /// Forgets work that spans several steps.
     fn discard(&mut self) {}
 
-    /// Goes on after the job's state was restored; all ranks are here.
+    /// Resumes after the job's state was restored; called on all ranks.
     ///
     /// # Errors
     /// An error of another rank.
@@ -92,7 +92,7 @@ pub trait FillerWork: Any + Debug + Send {
     }
 }
 
-/// Asks all ranks of the job one question.
+/// A reduction of one yes-or-no value over all ranks of the job.
 #[derive(Debug)]
 pub struct AnyRank<'a> {
     pub(crate) control: &'a mut ControlMessages,
@@ -127,7 +127,7 @@ pub(crate) struct Fillers {
 }
 
 impl Fillers {
-    /// Places the programs of pipeline rank `rank`, whose chunks have these pools of slots. `needs` grows to what they need.
+    /// Places the programs of pipeline rank `rank`, whose chunks have these pools of slots. `needs` grows to cover theirs.
     pub(crate) fn place<'a>(
         fill: Option<&'a dyn FillSupplier>,
         (rank, pool_of): (usize, &[usize]),
@@ -168,12 +168,12 @@ impl Worker {
         self.fillers.work.as_deref()
     }
 
-    /// The same, to be changed or set, between two steps and on every rank alike.
+    /// The work that this rank does in bubbles, to be changed or set, between two steps and on every rank alike.
     pub fn filler_work_mut(&mut self) -> &mut Option<Box<dyn FillerWork>> {
         &mut self.fillers.work
     }
 
-    /// Whether a checkpoint holds all that the next step needs, because no work is half done that spans several steps.
+    /// Whether a checkpoint contains the whole state of the next step, because no work that spans several steps is half done.
     pub fn at_rest(&self) -> bool {
         !self.fillers.are_amid_interval()
     }

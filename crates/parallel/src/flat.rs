@@ -1,8 +1,8 @@
 //! Flat units: the parameters of a layer, or of embedding and head, as one value with one dim, sharded over the shard axis.
 //!
-//! What is gathered and reduced together lies together: the parameters of a layer one after the other, and those of
-//! embedding, last normalisation and head. Parameters are views of their unit. A rank's part of a unit is what
-//! [`bessemer_mesh::Layout`] gives it of the unit's one dim: even, or as owners have it ([`crate::owner`]), and always without
+//! Tensors that are gathered and reduced together are contiguous: the parameters of a layer one after the other, and those of
+//! embedding, last normalisation and head. Parameters are views of their unit. A rank's part of a unit is the one that
+//! [`bessemer_mesh::Layout`] assigns of the unit's one dim: even, or according to the owners ([`crate::owner`]), and always without
 //! gaps. So a part may begin and end within a parameter, which does not count as sharded for that.
 
 use crate::owner::Owners;
@@ -94,18 +94,18 @@ pub(crate) struct UnitPlace {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct GroupShards<'a> {
     pub(crate) groups: &'a ParamGroups,
-    /// By group.
+    /// Indexed by group.
     pub(crate) shards: &'a [usize],
 }
 
 /// A stage's units.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Units {
-    /// In the order in which they are kept.
+    /// The units, in the order in which they are kept.
     pub(crate) list: Vec<FlatUnit>,
     /// A token table that two stages hold: a unit of its own, so that the same ranks of both have the same part of it.
     pub(crate) table: Option<usize>,
-    /// By parameter.
+    /// Indexed by parameter.
     places: Vec<UnitPlace>,
     /// Identity and number of each parameter, ascending.
     numbers: Vec<(ParamId, usize)>,
@@ -113,7 +113,7 @@ pub(crate) struct Units {
 
 impl Units {
     /// The units of a stage's parameters: those of embedding and head, the layers in order, and the token table if it
-    /// lies `apart`; each of one group of parameters. `owners`: of the parameters, over the shard ranks of their groups.
+    /// is stored `apart`; each of one group of parameters. `owners`: of the parameters, over the shard ranks of their groups.
     pub(crate) fn new(specs: &[ParamSpec], apart: bool, owners: &Owners, groups: &GroupShards<'_>) -> Units {
         let of_table = |spec: &ParamSpec| apart && spec.id == ParamId::TOKEN_TABLE;
         let layers: Vec<usize> = specs.iter().filter_map(|s| s.id.unit().layer()).collect();
@@ -179,7 +179,7 @@ impl Units {
 /// The token table's name in messages.
 pub(crate) const TABLE: &str = "embed.tokens";
 
-/// Intersection of two ranges; empty if they do not meet.
+/// Intersection of two ranges; empty if they are disjoint.
 pub(crate) fn common(a: &Range<usize>, b: &Range<usize>) -> Range<usize> {
     let start = a.start.max(b.start);
     start..a.end.min(b.end).max(start)
@@ -212,7 +212,7 @@ mod tests {
                 next = range.end;
             }
             assert_eq!(next, unit.len());
-            // What the ranks keep of each parameter, one after the other, is the parameter.
+            // The ranks' parts of each parameter, one after the other, are the parameter.
             let parts = unit.parts();
             for (at, (_, range)) in unit.params.iter().enumerate() {
                 let mut next = 0;

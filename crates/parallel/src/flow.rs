@@ -1,5 +1,5 @@
 //! The order in which the pieces of transfers begin and end on a rank. [`crate::exchange`] runs it, and [`crate::replay`] writes
-//! it down as events.
+//! it as events.
 //!
 //! ```text
 //! gradients: Start(t) ─► begins every piece of t; where as many as may be are in flight, the oldest end first
@@ -8,14 +8,14 @@
 //! values:    Start(t) ─► begins as many pieces of t as may be in flight, unless another gather has begun
 //!            Wait(t)  ─► a gather of another unit ends first; then each piece of t ends, and the next one begins
 //! ```
-//! How many may be in flight says [`PiecesInFlight`]. A value or gradient does not depend on it.
+//! [`PiecesInFlight`] sets how many may be in flight. A value or gradient does not depend on it.
 
 use bessemer_program::{CollectiveKind, PiecesInFlight, Transfer};
 use std::collections::VecDeque;
 
-/// What a rank does with the pieces of its transfers.
+/// Operations of a rank on the pieces of its transfers.
 pub(crate) trait PieceWork {
-    /// What is kept of a piece while it is in flight.
+    /// State of a piece while it is in flight.
     type Ticket;
     type Error;
 
@@ -62,7 +62,7 @@ pub(crate) struct PieceFlow<T> {
 }
 
 impl<T> PieceFlow<T> {
-    /// Nothing in flight, and at most so many pieces of each kind from now on: at least one.
+    /// Returns a flow with nothing in flight, and at most so many pieces of each kind from now on: at least one.
     pub(crate) fn new(most: PiecesInFlight) -> PieceFlow<T> {
         PieceFlow {
             most,
@@ -109,7 +109,7 @@ impl<T> PieceFlow<T> {
             return Ok(());
         }
         if self.gathering.is_some_and(|begun| begun.transfer != transfer) {
-            // A pass that ended early has begun another gather, whose values nobody uses.
+            // A pass that ended early has begun another gather, whose values are not used.
             self.arrive(work)?;
         }
         self.ask(work, transfer)?;
@@ -161,7 +161,7 @@ mod tests {
     use bessemer_mesh::Axis;
     use bessemer_units::ReduceDType;
 
-    /// Units of so many pieces, and what became of these: "+0.1" begins piece 1 of unit 0, "/0.1" its second leg, "-0.1" ends it.
+    /// Units of so many pieces, and their events: "+0.1" begins piece 1 of unit 0, "/0.1" its second leg, "-0.1" ends it.
     struct Log {
         pieces: Vec<usize>,
         events: Vec<String>,
@@ -211,7 +211,7 @@ mod tests {
         assert_eq!(log.events[7..].join(" "), "-1.0 -1.1 -1.2");
     }
 
-    /// A second leg waits behind the first legs in flight, so that those travel while it is encoded.
+    /// A second leg waits after the first legs in flight, so that those are sent while it is encoded.
     #[test]
     fn a_second_leg_begins_when_the_first_ends() {
         let mut log = Log { pieces: vec![2, 3], events: Vec::new() };
@@ -257,14 +257,14 @@ mod tests {
         let [first, second] = [0, 1].map(|flat| transfer(CollectiveKind::AllGather, flat));
         let mut flow = PieceFlow::new(PiecesInFlight::DEFAULT);
         flow.start(&mut log, first).unwrap();
-        // It begins when the first one is over.
+        // It begins when the first one ends.
         flow.start(&mut log, second).unwrap();
         assert_eq!(log.events.join(" "), "+0.0 +0.1");
         flow.wait(&mut log, first).unwrap();
         assert_eq!(log.events.join(" "), "+0.0 +0.1 -0.0 +0.2 -0.1 -0.2");
         flow.wait(&mut log, second).unwrap();
         assert_eq!(log.events[6..].join(" "), "+1.0 -1.0");
-        // A gather that nobody waits for ends before the next.
+        // A gather that no pass waits for ends before the next.
         flow.start(&mut log, second).unwrap();
         flow.wait(&mut log, first).unwrap();
         assert_eq!(log.events[8..].join(" "), "+1.0 -1.0 +0.0 +0.1 -0.0 +0.2 -0.1 -0.2");

@@ -1,7 +1,7 @@
 //! The communicators of one rank.
 //!
 //! Groups are made in one order on every rank: the pipeline, then stage by stage those of the ranks that hold it. Ranks that
-//! share several groups therefore meet in the same order in all of them.
+//! share several groups therefore reach them in the same order.
 
 use crate::exchange::DataGroups;
 use crate::plan::{Coord, Plan};
@@ -14,11 +14,11 @@ use bessemer_schedule::{Place, Program};
 /// The ranks that share layers.
 #[derive(Debug)]
 pub(crate) struct LayerGroups {
-    /// All of them, if they differ on several axes.
+    /// All ranks, if they differ on several axes.
     pub(crate) all: Option<Box<dyn Communicator>>,
-    /// Those that differ on one axis only, for each axis; at least one.
+    /// The ranks that differ on one axis only, for each axis; at least one.
     pub(crate) axes: Vec<(Axis, Box<dyn Communicator>)>,
-    /// Those that share their experts, if there are others.
+    /// The ranks that share their experts, if there are others.
     pub(crate) experts: Option<Box<dyn Communicator>>,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Groups {
     pub(crate) pipeline: Box<dyn DeviceCommunicator>,
     /// Host memory of collectives that computation waits for.
     pub(crate) staging: HostStaging,
-    /// By chunk of this rank.
+    /// Indexed by chunk of this rank.
     pub(crate) chunks: Vec<ChunkGroups>,
 }
 

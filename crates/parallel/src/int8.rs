@@ -66,7 +66,7 @@ impl Encoded {
         Ok(Encoded { codes, scales: vector("scales of gradients", DType::F32, scales)? })
     }
 
-    /// The place of a part of `len` elements behind so many codes and scales of others.
+    /// The position of a part of `len` elements after so many codes and scales of others.
     fn part(self, (codes, scales): (usize, usize), len: usize) -> Encoded {
         Encoded {
             codes: self.codes.columns(codes, len),
@@ -105,13 +105,13 @@ impl Encoded {
 /// A piece as the ranks of one axis share it out.
 #[derive(Debug)]
 pub(crate) struct QuantisedPiece {
-    /// By rank.
+    /// Indexed by rank.
     pub(crate) views: Vec<View>,
-    /// By rank: bytes of its part.
+    /// Indexed by rank: bytes of its part.
     pub(crate) bytes: Parts,
-    /// By rank: bytes that come from it, those of the own part.
+    /// Indexed by rank: bytes that arrive from it, those of the own part.
     pub(crate) received: Parts,
-    /// By rank: codes and scales of the parts before its own, and of all parts at the end.
+    /// Indexed by rank: codes and scales of the previous parts, and of all parts at the end.
     starts: Vec<(usize, usize)>,
     me: usize,
 }
@@ -145,7 +145,7 @@ impl QuantisedPiece {
 /// Memory on the device for one piece in flight.
 #[derive(Debug, Clone, Copy)]
 struct Int8Slot {
-    /// Parts of all ranks, as this rank encodes them, or as an all-gather brings them.
+    /// Parts of all ranks, as this rank encodes them, or as an all-gather returns them.
     parts: Encoded,
     /// The own part, as every rank encodes it.
     own: Encoded,
@@ -157,9 +157,9 @@ pub(crate) struct Int8 {
     slots: Vec<Int8Slot>,
     /// The sum, where gradients are not f32.
     sum: Option<View>,
-    /// By unit and piece, if the unit is sharded over several ranks.
+    /// Indexed by unit and piece, if the unit is sharded over several ranks.
     shard: Vec<Vec<QuantisedPiece>>,
-    /// By unit and piece, if the unit has several replicas.
+    /// Indexed by unit and piece, if the unit has several replicas.
     replicate: Vec<Vec<QuantisedPiece>>,
 }
 
@@ -213,7 +213,7 @@ impl Int8 {
         Ok(Int8 { slots, sum, shard, replicate })
     }
 
-    /// Most bytes of a staging buffer: what an all-to-all sends and receives.
+    /// Most bytes of a staging buffer: the bytes that an all-to-all sends and receives.
     pub(crate) fn most_staged(&self) -> usize {
         let all = self.shard.iter().chain(&self.replicate).flatten();
         all.map(|parts| parts.bytes.len() + parts.received.len()).max().unwrap_or(0)
@@ -242,7 +242,7 @@ pub(crate) struct PieceInSlot<'p> {
     slot: Int8Slot,
     piece: &'p QuantisedPiece,
     own: View,
-    /// Where the sum is formed that is rounded to `own`, if it is.
+    /// Memory of the sum that is rounded to `own`, if it is.
     rounded: Option<View>,
 }
 
@@ -272,7 +272,7 @@ impl<'p> PieceInSlot<'p> {
         self.each(move |rank| self.part(rank).decode(self.piece.views[rank], false))
     }
 
-    /// Operators that decode what has come of the own part, and add it up.
+    /// Operators that decode the received parts of the own part, and sum them.
     pub(crate) fn decode_sum(self) -> impl Iterator<Item = Op> {
         self.each(move |rank| self.received(rank).decode(self.rounded.unwrap_or(self.own), rank > 0))
     }
@@ -297,7 +297,7 @@ impl<'p> PieceInSlot<'p> {
         self.part(self.piece.me).views()
     }
 
-    /// Views of what every rank sends of the own part.
+    /// Views of the own part's data from every rank.
     pub(crate) fn incoming(self) -> impl Iterator<Item = View> {
         self.each(move |rank| self.received(rank).views())
     }

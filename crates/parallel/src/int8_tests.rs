@@ -138,7 +138,7 @@ fn data_program(case: Case, memory: &ParamMemory, at: (usize, usize)) -> DataPro
     }
 }
 
-/// By rank.
+/// Indexed by rank.
 fn run(case: Case, terms: &(dyn Fn(usize, usize) -> Vec<f32> + Sync)) -> Vec<Reduced> {
     std::thread::scope(|scope| {
         let start = |c| scope.spawn(move || rank(case, c, terms));
@@ -194,7 +194,7 @@ fn all_reduced(dtype: DType, terms: &[Vec<f32>]) -> Vec<f32> {
     (0..ranks).flat_map(of_rank).collect()
 }
 
-/// Plain form of what rank `me` has of a unit.
+/// Plain form of the part that rank `me` has of a unit.
 fn plain(case: Case, me: usize, terms: &dyn Fn(usize) -> Vec<f32>) -> Vec<f32> {
     let shard = me % case.shards;
     let of_replica = |replica: usize| {
@@ -282,7 +282,7 @@ fn hostile(rank: usize, unit: usize) -> Vec<f32> {
     (0..UNITS[unit]).map(value).collect()
 }
 
-/// By element: a sum in f64, and how far what ranks have may be from it.
+/// Returns per element a sum in f64, and the largest allowed distance of the ranks' results from it.
 fn bounded(case: Case, me: usize, unit: usize, terms: &dyn Fn(usize, usize) -> Vec<f32>) -> Vec<(f64, f64)> {
     // One code is off by half a unit and 2^-13 of that; a sum by 2^-24 of itself; a block below 2^-100 is zero.
     let code = |m: f64| m / 254.0 * (1.0 + 2f64.powi(-13)) + 2f64.powi(-100);
@@ -340,7 +340,7 @@ fn sums_are_within_the_bound_of_the_code() {
                     }
                 }
             }
-            // The bound is not far from what happens to gradients.
+            // The bound is not far from the error of gradients.
             let near = worst > 0.3 || case.ranks() == 1 || what == "hostile";
             assert!(near, "{what}, {case:?}: at most {worst} of the bound");
         }

@@ -1,12 +1,12 @@
-//! Micro-batches of several lengths, and budgets of activations, in a job: what does not go with them.
+//! Micro-batches of several lengths, and budgets of activations, in a job: unsupported combinations.
 
 use crate::error::ParallelError;
 use crate::fill::FillSupplier;
 use crate::worker::Job;
 use bessemer_optim::OptimizerChoice;
 
-/// Refuses a job whose micro-batches have several lengths, or whose layers are recomputed under a budget, if that does not go with
-/// the rest of it. `chunks`: stages of a rank.
+/// Refuses a job whose micro-batches have several lengths, or whose layers are recomputed under a budget, if that is not supported
+/// with the rest of it. `chunks`: stages of a rank.
 pub(crate) fn check(
     job: &Job<'_>,
     fill: Option<&dyn FillSupplier>,

@@ -1,6 +1,6 @@
-//! One rank of a training job, and how ranks share it.
+//! One rank of a training job, and the partition of a job over ranks.
 //!
-//! | axis | what its ranks share | traffic |
+//! | axis | partitioned over its ranks | traffic |
 //! |---|---|---|
 //! | replicate | the batch; each has a copy of the model | gradients |
 //! | shard | the batch; a copy's optimizer state, gradients, parameters ([`Stage`]) | gradients and values |
@@ -8,10 +8,10 @@
 //! | pipeline | the layers ([`bessemer_arch::Span`]) | activations and their gradients, from stage to stage |
 //!
 //! A [`Worker`] holds one or more stages of the model. Each is a [`bessemer_runtime::Decoder`] of this rank's tensor shard of the
-//! stage, whose parameters lie where ZeRO's stage wants them, with an optimizer over the stretches that this rank steps, and
-//! communicators that run the collectives of its programs. What a worker does when is not decided here: it runs a
+//! stage, whose parameters are stored as ZeRO's stage requires, with an optimizer over the stretches that this rank steps, and
+//! communicators that run the collectives of its programs. The order of a worker's work is not decided here: it runs a
 //! [`bessemer_schedule::Program`]. One rank is no special case: its groups have one member, its program has one stage, and
-//! nothing travels.
+//! nothing is sent.
 //!
 //! Rajbhandari et al. 2020 (ZeRO); Zhao et al. 2023 (FSDP); Shoeybi et al. 2019 (Megatron-LM); Korthikanti et al. 2022;
 //! Narayanan et al. 2021 (pipelines).

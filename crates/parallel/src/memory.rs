@@ -1,4 +1,4 @@
-//! Where the values and gradients of each unit are, by stage.
+//! Memory of the values and gradients of each unit, by stage.
 //!
 //! With N ranks on the shard axis and P parameters of w bytes (4 in f32, 2 in bf16 and f16), gradients of g bytes, a rank
 //! holds, besides the optimizer's state (over N from ZeRO-1 on; for AdamW 8 bytes a parameter, 12 with masters, 2
@@ -7,10 +7,10 @@
 //! | stage | "weights" | "gradients" | "gathered" |
 //! |---|---|---|---|
 //! | ddp, zero1 | w P | g P | – |
-//! | zero2 | w P | g P / N | gradients of the root unit, of a tied table that lies apart, and of one layer; with several micro-batches the largest unit's over N once more |
+//! | zero2 | w P | g P / N | gradients of the root unit, of a separate tied table, and of one layer; with several micro-batches the largest unit's over N once more |
 //! | zero3 | w P / N | g P / N | that, and values of the root unit, of the table and of two layers |
 //!
-//! Layers take turns in the gathered memory, so the model's views never change: layer i has the values' place i mod 2.
+//! Layers alternate in the gathered memory, so the model's views never change: layer i uses the values' buffer i mod 2.
 
 use crate::config::Stage;
 use crate::flat::FlatUnit;
@@ -27,7 +27,7 @@ use std::ops::Range;
 /// One unit's values or gradients, one row each.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Stretch {
-    /// All of them; not always valid where layers take turns.
+    /// The whole unit; not always valid where layers alternate.
     pub(crate) whole: View,
     /// This rank's part, which is kept. Within `whole` if that is kept.
     pub(crate) own: View,
@@ -43,15 +43,15 @@ impl Stretch {
 /// The memory of all parameters on one rank.
 #[derive(Debug)]
 pub(crate) struct ParamMemory {
-    /// By unit.
+    /// Indexed by unit.
     pub(crate) values: Vec<Stretch>,
-    /// By unit; frozen ones have none.
+    /// Indexed by unit; frozen ones have none.
     pub(crate) gradients: Vec<Option<Stretch>>,
-    /// By unit: every shard rank's part.
+    /// Indexed by unit: every shard rank's part.
     pub(crate) parts: Vec<Parts>,
     /// The term of this rank's part of a unit's gradients that a micro-batch adds to the sum of earlier ones.
     pub(crate) term: Option<View>,
-    /// As the model sees them.
+    /// The parameters that the model reads.
     pub(crate) params: Vec<Param>,
 }
 
@@ -60,7 +60,7 @@ struct Placing<'a> {
     backend: &'a mut dyn Backend,
     units: &'a [FlatUnit],
     parts: &'a [Parts],
-    /// By unit: this rank among those over which it is sharded.
+    /// Indexed by unit: this rank among those over which it is sharded.
     ranks: &'a [usize],
     /// Type of the values or gradients of a group.
     dtype: &'a dyn Fn(usize) -> DType,
@@ -211,7 +211,7 @@ impl ParamMemory {
                 }
                 let cut = |s: &Stretch| s.own.columns(here.local, here.len);
                 let (value, grad) = (cut(&self.values[u]), cut(gradients));
-                // What is whole here is a matrix; a stretch of one is not.
+                // A parameter that is whole here is a matrix; a stretch of one is not.
                 let param = if here.len == range.len() {
                     let (rows, cols) = spec.matrix();
                     let matrix = |v: View| View { rows, cols, stride: cols, ..v };

@@ -1,4 +1,4 @@
-//! Memory is asked for before work: a dry run on the null backend counts what a rank of a job will hold.
+//! Memory planning before work: a dry run on the null backend counts the memory that a rank of a job will hold.
 
 use crate::chunk::{ChunkPlace, places, slot_pools};
 use crate::error::ParallelError;
@@ -26,16 +26,16 @@ use bessemer_units::{Bytes, Compression, ParamStorage, RecomputePolicy, Storage}
 
 /// Class of keys and values that decoding keeps.
 const CACHE: &str = "cache";
-/// Class of what ranks of one process exchange values through.
+/// Class of the slots through which ranks of one process exchange values.
 const SLOTS: &str = "slots of collectives";
 
 /// Memory that a rank will hold, by class: parameters, gradients, optimizer state, activations, in-flight buffers of
 /// collectives, the slots through which ranks of one process exchange values, copies for checkpoints, the cache of keys and values, and the workspace of operators.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemoryPlan {
-    /// By class. Without a device to ask, the workspace is 0.
+    /// Memory per class. Without a device to query, the workspace is 0.
     pub buffers: MemoryUse,
-    /// A copy of what the rank saves ([`Worker::own_slices`]), on the host. Not among the buffers.
+    /// A copy of the state that the rank saves ([`Worker::own_slices`]), on the host. Not among the buffers.
     pub copy: Bytes,
 }
 
@@ -52,18 +52,18 @@ pub struct MemoryShortage {
     pub available: Bytes,
     /// The plan by class, the largest first.
     pub largest: String,
-    /// What else takes memory, after "; ". Empty if nothing does.
+    /// Other uses of memory, after "; ". Empty if there are none.
     pub remark: String,
 }
 
 impl MemoryPlan {
     /// Plans the rank of a job that holds most; its peers do not exist. Of pipeline ranks with equal stages one is planned, the one with most
-    /// micro-batches in flight. Ranks of the shard axis differ by a few elements, so there it is the first;
+    /// micro-batches in flight. Ranks of the shard axis differ by a few elements, so there the first is planned;
     /// optimizers that need whole matrices, and moments in 8 bits, give ranks unequal parts, and there all are planned. `fill` supplies
-    /// work in bubbles, if there is any. `device` is asked for the workspace of operators. Nothing of the rank's size is allocated.
+    /// work in bubbles, if there is any. `device` reports the workspace of operators. Nothing of the rank's size is allocated.
     ///
     /// # Errors
-    /// A job that cannot be.
+    /// A job that is not possible.
     pub fn of_rank(
         job: &Job<'_>,
         fill: Option<&dyn FillSupplier>,
@@ -137,10 +137,10 @@ impl MemoryPlan {
         MemoryPlan::of_cached(&make, cached, device)
     }
 
-    /// As [`MemoryPlan::of_decoder`], on the rank that has all tokens and some experts of each layer.
+    /// Plans the decoder, as [`MemoryPlan::of_decoder`], of the rank that has all tokens and some experts of each layer.
     ///
     /// # Errors
-    /// As [`MemoryPlan::of_decoder`].
+    /// Same errors as [`MemoryPlan::of_decoder`].
     pub fn of_part(
         part: &TensorShard,
         shape: Shape,
@@ -156,7 +156,7 @@ impl MemoryPlan {
     /// Plans a rank that has some experts of each layer and computes rows of at most `tokens` tokens of another rank in a pass.
     ///
     /// # Errors
-    /// As [`ExpertRows::new`].
+    /// Same errors as [`ExpertRows::new`].
     pub fn of_expert_rows(
         part: &TensorShard,
         tokens: usize,
@@ -169,7 +169,7 @@ impl MemoryPlan {
         Ok(planned)
     }
 
-    /// Counts what an exchange of rows of these lists holds besides the buffers.
+    /// Counts the memory of an exchange of rows of these lists besides the buffers.
     fn add_exchanges<'p>(&mut self, programs: impl Iterator<Item = &'p UnitProgram>) {
         self.add(IN_FLIGHT, Bytes(2 * Staged::of(programs).bytes as u64));
         self.add(SLOTS, Bytes(ThreadSettings::default().piece_bytes as u64));
@@ -192,7 +192,7 @@ impl MemoryPlan {
         Ok(planned)
     }
 
-    /// Plans a teacher for micro-batches of `shape`, and what its student's loss reads of it.
+    /// Plans a teacher for micro-batches of `shape`, and the operands of its student's loss.
     ///
     /// # Errors
     /// Sizes that cannot be.
@@ -258,7 +258,7 @@ impl MemoryPlan {
         }
     }
 
-    /// What a device holds whose collectives are not those of this program's threads: without their slots.
+    /// Excludes the slots of this program's collectives, for a device whose collectives do not use them.
     #[must_use]
     pub fn of_device(mut self) -> MemoryPlan {
         self.buffers.classes.retain(|(class, _)| *class != SLOTS);
@@ -302,7 +302,7 @@ impl MemoryShortage {
         MemoryShortage { needed, available, largest: largest.join(", "), remark: String::new() }
     }
 
-    /// With the room for rows of experts, if the model has some: all of a layer that may come to one rank.
+    /// Adds the memory for rows of experts, if the model has some: all rows of a layer that may arrive at one rank.
     #[must_use]
     pub fn of_experts(self, model: &Model, plan: &Plan, shape: Shape, storage: Storage) -> MemoryShortage {
         let Some(experts) = model.experts else { return self };
@@ -324,17 +324,17 @@ impl MemoryShortage {
     }
 }
 
-/// What the memory of a pipeline rank depends on besides the micro-batches that are in flight on it.
+/// Properties that determine the memory of a pipeline rank, besides the micro-batches that are in flight on it.
 #[derive(Debug, PartialEq)]
 struct RankShape<'a> {
     chunks: Vec<ChunkShape<'a>>,
-    /// By chunk: the first chunk that has the same slots.
+    /// Indexed by chunk: the first chunk that has the same slots.
     pools: Vec<usize>,
 }
 
 #[derive(Debug, PartialEq)]
 struct ChunkShape<'a> {
-    /// Of each layer.
+    /// Policy of each layer.
     recompute: Vec<&'a RecomputePolicy>,
     embedding: bool,
     head: bool,
@@ -383,7 +383,7 @@ fn fullest(job: &Job<'_>) -> Result<Vec<usize>, ParallelError> {
     Ok(found.into_iter().map(|(rank, ..)| rank).collect())
 }
 
-/// Bytes in which a rank shows the others of its groups what it sends: two slots a group, as the engine of threads keeps them.
+/// Bytes of the slots through which a rank sends to the others of its groups: two slots a group, as the engine of threads keeps them.
 fn slot_bytes(job: &Job<'_>, rank: usize) -> u64 {
     let plan = job.plan;
     let several = |ranks: usize| u64::from(ranks > 1);
@@ -410,7 +410,7 @@ fn slot_bytes(job: &Job<'_>, rank: usize) -> u64 {
     2 * groups * ThreadSettings::default().piece_bytes as u64
 }
 
-/// The null backend, with the workspace of operators as the device says.
+/// The null backend, with the workspace of operators that the device reports.
 struct Planning<'a> {
     null: NullBackend,
     device: Option<&'a mut dyn Backend>,

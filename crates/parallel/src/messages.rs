@@ -1,8 +1,8 @@
 //! Activations and their gradients between pipeline ranks.
 //!
-//! A rank's send copies and returns, so communication overlaps with what the rank computes next; a receive waits. With
-//! tensor parallelism each rank of the line talks to the one of the same position in the next stage: what both lines
-//! hold whole travels as often as there are ranks in a line, what is cut by rows (sequence parallelism) once.
+//! A rank's send copies and returns, so communication overlaps with the rank's next computation; a receive waits. With
+//! tensor parallelism each rank of the line sends to the one of the same position in the next stage: tensors that are whole on both
+//! lines are sent once per rank of a line, tensors that are cut by rows (sequence parallelism) once.
 
 use crate::exchange::{ExchangeError, stream};
 use bessemer_collectives::{Collective, DeviceCommunicator, Message};

@@ -14,7 +14,7 @@ use std::ops::Range;
 #[derive(Debug)]
 pub(crate) struct LocalSquares {
     launches: Vec<Op>,
-    /// By launch: the group of the parameter.
+    /// Indexed by launch: the group of the parameter.
     groups: Vec<usize>,
     squares: View,
     host: Vec<f32>,

@@ -1,4 +1,4 @@
-//! What a rank notes while it is watched: when the orders of its program ran, and when it talked to others.
+//! Timings that a rank records while it is watched: instructions of its program, and communication with other ranks.
 
 use crate::error::ParallelError;
 use crate::worker::Worker;
@@ -23,12 +23,12 @@ pub struct Notes {
     /// for backward passes and their parts, "R" and "S" for receives and sends, "reduce", "step" and "gather" with the chunk,
     /// "Evaluate 2.0" and other fillers with unit and chunk; "complete" and "norm" between the passes and the updates. In order.
     pub orders: Vec<OrderSpan>,
-    /// Collectives and messages, by group. Those that run beside the computation lie over the orders, the others within.
+    /// Collectives and messages, by group. Those that run concurrently with the computation overlap with orders, the others are within one.
     pub calls: Vec<CallSpan>,
 }
 
 impl Worker {
-    /// Notes from now on when orders and calls ran, or no longer. While nothing is noted no memory is asked for.
+    /// Starts or stops recording when orders and calls run. While nothing is recorded, no memory is allocated.
     pub fn keep_notes(&mut self, on: bool) {
         self.watch.switch(on);
         self.intervals = on.then(Vec::new);
@@ -51,7 +51,7 @@ impl Worker {
         Ok(self.control.gather(&mut *self.world, name, numbers)?.to_vec())
     }
 
-    /// Every rank's bytes, in the order of the ranks. For what is small and seldom.
+    /// Gathers every rank's bytes, in the order of the ranks. Meant for small and rare data.
     ///
     /// # Errors
     /// An error of another rank.

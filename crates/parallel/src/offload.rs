@@ -1,8 +1,8 @@
 //! Offloaded activations of a rank: its second memory, and the reads that are begun ahead.
 //!
-//! A value that leaves is copied to a buffer of the host, from which the thread of [`crate::second_memory`] writes it; there are buffers
-//! for the values of [`LAYERS_AHEAD`] layers. What a backward pass will read stands in its lists. The reads are begun in that order, as
-//! many as there are buffers for, that is [`LAYERS_AHEAD`] layers ahead; the first ones when the backward pass before it has ended.
+//! A value that is offloaded is copied to a buffer of the host, from which the thread of [`crate::second_memory`] writes it; there are
+//! buffers for the values of [`LAYERS_AHEAD`] layers. The lists of a backward pass contain its reads. The reads are begun in that order, as
+//! many as there are buffers for, that is [`LAYERS_AHEAD`] layers ahead; the first ones when the preceding backward pass has ended.
 //! Neither numbers nor their order depend on when a copy ends.
 
 use crate::chunk::Chunk;
@@ -15,7 +15,7 @@ use bessemer_runtime::ModelError;
 use bessemer_tensor::{Backend, Stream, TensorError, View};
 use std::collections::VecDeque;
 
-/// Layers whose values are on their way in each direction, besides those of the layer that runs.
+/// Layers whose values are in flight in each direction, besides those of the layer that runs.
 const LAYERS_AHEAD: usize = 1;
 
 /// Bytes between the memory of a device and the second memory.
@@ -23,7 +23,7 @@ const LAYERS_AHEAD: usize = 1;
 pub struct OffloadTraffic {
     /// Bytes that forward passes have written.
     pub written: u64,
-    /// Bytes that backward passes have read. What both parts of a split backward pass need is read twice.
+    /// Bytes that backward passes have read. Operands of both parts of a split backward pass are read twice.
     pub read: u64,
 }
 
@@ -46,7 +46,7 @@ struct PlannedPass {
 #[derive(Debug)]
 pub(crate) struct Offloading {
     copies: CopyThread,
-    /// By chunk: its first byte.
+    /// Indexed by chunk: its first byte.
     bases: Vec<u64>,
     /// Buffers to read into that are free.
     free: Buffers,
@@ -67,8 +67,8 @@ pub(crate) struct PassOffload<'a> {
     base: u64,
 }
 
-/// Where the regions of each chunk begin, and one past the last byte. Chunks that have their slots in common have their regions in
-/// common too, unless backward passes are split: then regions are kept sets, of which each chunk has its own.
+/// First byte of the regions of each chunk, and one past the last byte. Chunks that share their slots share their regions
+/// too, unless backward passes are split: then regions are kept sets, of which each chunk has its own.
 fn bases(chunks: &[Chunk], pools: &[usize]) -> (Vec<u64>, u64) {
     let (mut bases, mut end): (Vec<u64>, u64) = (Vec::with_capacity(chunks.len()), 0);
     for (chunk, pool) in chunks.iter().zip(pools) {
@@ -113,7 +113,7 @@ impl Worker {
     /// The system's, if there can be no thread.
     pub fn set_second_memory(&mut self, memory: Box<dyn SecondMemory>) -> Result<(), ParallelError> {
         let made = |reads: bool| -> Buffers {
-            // Not of zeros, whose memory the system would give only in the step that first writes it.
+            // Avoids zeros, whose memory the system would allocate only in the step that first writes it.
             let of = |(bytes, count): (usize, usize)| (bytes, vec![vec![u8::MAX; bytes]; count]);
             self.transfer_buffers(reads).into_iter().map(of).collect()
         };
@@ -142,7 +142,7 @@ impl Worker {
         self.offloading.as_ref().map_or(OffloadTraffic::default(), |offloading| offloading.moved)
     }
 
-    /// Bytes that a step of this rank moves to and from its second memory, as its programs say: with micro-batches of the longest
+    /// Bytes that a step of this rank moves to and from its second memory, according to its programs: with micro-batches of the longest
     /// length.
     pub fn step_offload_traffic(&self) -> OffloadTraffic {
         let mut traffic = OffloadTraffic::default();
@@ -186,7 +186,7 @@ impl Worker {
             Action::Begin(pass) => {
                 (pass.phase, node.chunk, pass.micro) == (Phase::Forward, planned.chunk, planned.micro)
             }
-            // What follows an update is another step's.
+            // The reads after an update are another step's.
             Action::Update { .. } => true,
             _ => false,
         };
@@ -268,7 +268,7 @@ impl Offloading {
 }
 
 impl PassOffload<'_> {
-    /// As [`bessemer_program::Ranks::offload`].
+    /// Offloads a value, as [`bessemer_program::Ranks::offload`] specifies.
     pub(crate) fn offload(
         &mut self,
         backend: &mut dyn Backend,
@@ -283,7 +283,7 @@ impl PassOffload<'_> {
         self.offloading.copies.write(self.base + at, buffer)
     }
 
-    /// As [`bessemer_program::Ranks::reload`].
+    /// Reloads a value, as [`bessemer_program::Ranks::reload`] specifies.
     pub(crate) fn reload(
         &mut self,
         backend: &mut dyn Backend,
@@ -293,7 +293,7 @@ impl PassOffload<'_> {
         let wanted = Reload { at: self.base + at, bytes: dst.len() * dst.dtype().size() };
         let offloading = &mut *self.offloading;
         if offloading.begun.front().or(offloading.planned.front()) != Some(&wanted) {
-            // A pass that nobody has planned.
+            // A pass that is not planned.
             offloading.forget()?;
             offloading.planned.push_back(wanted);
         }

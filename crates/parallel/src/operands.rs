@@ -68,7 +68,7 @@ pub(crate) struct GradientPass {
 /// Use of a chunk's operands.
 #[derive(Debug)]
 pub(crate) struct Operands {
-    /// By parameter of the decoder: its number in the optimizer's list.
+    /// Indexed by parameter of the decoder: its number in the optimizer's list.
     numbers: Vec<Option<usize>>,
     /// Gathers of operands, where matrices are sharded over the tensor axis.
     columns: Option<Columns>,
@@ -100,7 +100,7 @@ impl Chunk {
         let param = numbers.iter().position(|n| *n == Some(number))?;
         let spec = &self.tensor_shard[param].sharding.spec;
         let gathered = columns.as_ref().and_then(|columns| columns.gathered_side(param));
-        // Gathered columns are sums of what ranks hold, in f32.
+        // Gathered columns are sums of the ranks' values, in f32.
         let operand = |cols, inputs: bool| {
             let dtype = if gathered == Some(inputs) { DType::F32 } else { activations };
             OperandSpec { cols, dtype }
@@ -110,7 +110,7 @@ impl Chunk {
     }
 }
 
-/// Operands of one pass on their way to work in bubbles or to the optimizer.
+/// Operands of one pass, passed to work in bubbles or to the optimizer.
 pub(crate) struct PassOperands<'a> {
     operands: &'a mut Operands,
     optimizer: &'a mut Optimizer,

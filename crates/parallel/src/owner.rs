@@ -1,17 +1,17 @@
 //! Owners of whole matrices among the shard ranks.
 //!
-//! Muon, Adafactor and K-FAC make an update from a whole matrix, so what is cut over the shard axis must not be cut within
-//! one. Each matrix has one owner: its state lives there only, its gradient is reduced to there, its new value spreads
-//! from there. That is a matter of layout alone: within a unit the matrices of one owner lie together and a rank's part
+//! Muon, Adafactor and K-FAC make an update from a whole matrix, so a shard over the shard axis must not begin or end within
+//! one. Each matrix has one owner: only the owner has its state, receives its reduced gradient, and sends its new value. That is a
+//! property of the layout alone: within a unit the matrices of one owner are contiguous and a rank's part
 //! ends where its matrices end, so that collectives and stages are those of parts of any other length.
 //!
-//! Owners are chosen by cost over the whole model, the dearest matrix first, each to the rank that has least to do
+//! Owners are chosen by cost over the whole model, the most expensive matrix first, each to the rank that has least to do
 //! (Graham 1969, longest processing time: at most 4/3 of the best division), so no rank's work exceeds another's by more
-//! than one matrix. What may be cut anywhere is still cut evenly where a unit has nothing else; beside matrices (norms,
-//! biases) it is owned too.
+//! than one matrix. Parameters that may be cut anywhere are still cut evenly where a unit has nothing else; in a unit with matrices
+//! they (norms, biases) are owned too.
 //!
-//! Moments in 8 bits have a scale for each block of consecutive elements of a parameter. There parts end between blocks, so what
-//! a rank keeps has the same codes whatever the number of ranks.
+//! Moments in 8 bits have a scale for each block of consecutive elements of a parameter. There parts end between blocks, so
+//! a rank's part has the same codes whatever the number of ranks.
 //!
 //! With P elements of which rank r owns `P_r`, a reduce-scatter over the ring sends `P - P_r`, an all-gather
 //! `P - P_next` ([`bessemer_mesh::formulas::ZeroStage::volume_of_parts`]); a rank's optimizer state is that of the
@@ -27,10 +27,10 @@ use bessemer_tensor::Buffer;
 use bessemer_units::DType;
 use std::ops::Range;
 
-/// What of the parameters must lie on one shard rank.
+/// Parameters that must be whole on one shard rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Owners {
-    /// By parameter: the shard rank that owns it, or nothing if it may be cut.
+    /// Indexed by parameter: the shard rank that owns it, or nothing if it may be cut.
     of: Vec<Option<usize>>,
     /// Elements of a parameter, counted from its first one, between which it is not cut.
     indivisible: usize,
@@ -73,7 +73,7 @@ impl Owners {
                 owned.extend(unit.params.iter().map(|p| p.0));
             }
         }
-        // The sort is stable: what costs the same stays in the order of the model.
+        // The sort is stable: parameters of equal cost stay in the order of the model.
         owned.sort_by(|a, b| costs[*b].flops.total_cmp(&costs[*a].flops));
         let mut load = vec![(0.0f64, 0usize); ranks];
         for index in owned {
@@ -104,7 +104,7 @@ impl Owners {
     }
 
     /// A unit of parameters (number, elements) of a group, over its shard ranks: the parameters of an owner are contiguous, in the
-    /// order of the ranks, and are that rank's part. A unit without owners has even parts, but for what is not to be cut.
+    /// order of the ranks, and are that rank's part. A unit without owners has even parts, except where a parameter must not be cut.
     pub(crate) fn unit(
         &self,
         name: String,
@@ -152,8 +152,8 @@ impl Owners {
 /// A stretch of a parameter (its number, the elements) as the optimizer sees it.
 type Seen = (usize, Range<usize>, OptimParam);
 
-/// What an optimizer that needs whole matrices sees besides what this rank steps: of which matrix that is cut over the
-/// tensor axis a parameter is a part, and, for curvature, the matrices of other owners. `numbers`: of the parameters in the
+/// Adds the properties that an optimizer of whole matrices needs besides the stretches that this rank steps: the matrix, cut over the
+/// tensor axis, that a parameter is a part of, and, for curvature, the matrices of other owners. `numbers`: of the parameters in the
 /// whole model.
 pub(crate) fn with_others(
     mut list: Vec<Seen>,
@@ -213,7 +213,7 @@ mod tests {
         assert!(units.iter().all(|u| u.parts() == Parts::even(u.len(), 8)));
     }
 
-    /// Moments in 8 bits: no block lies on two ranks, and a part differs from an even one by at most a block at either end.
+    /// Moments in 8 bits: no block is split over two ranks, and a part differs from an even one by at most a block at either end.
     #[test]
     fn blocks_are_never_cut_and_parts_are_nearly_even() {
         let model = bessemer_arch::named("gpt2-124m").expect("a listed name");

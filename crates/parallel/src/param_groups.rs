@@ -1,7 +1,7 @@
 //! Groups of parameters that are reduced and sharded alike.
 //!
-//! The ranks that see different data differ on the data axes. A group says over which of them its parameters' state is sharded and
-//! over which it is replicated; gradients are summed over both. Flat units, ZeRO, the norm, the optimizer's state and checkpoints
+//! The ranks that process different data differ on the data axes. A group names the axes over which its parameters' state is sharded
+//! and the axes over which it is replicated; gradients are summed over both. Flat units, ZeRO, the norm, the optimizer's state and checkpoints
 //! follow the group of a parameter.
 
 use crate::config::Stage;
@@ -39,7 +39,7 @@ impl ParamGroup {
         }
     }
 
-    /// What follows from the loads of experts: f32, whole on every rank, not trained.
+    /// Group of the routing state, which is computed from the loads of experts: f32, whole on every rank, not trained.
     fn routing_state() -> ParamGroup {
         ParamGroup {
             name: "routing".into(),
@@ -117,7 +117,7 @@ impl ParamGroups {
     /// experts on other ranks: a group of them leaves it out, all others cover it.
     ///
     /// # Errors
-    /// The group, with what was found.
+    /// The group, with the finding.
     pub fn check(&self, plan: &Plan, model: &Model) -> Result<(), ParallelError> {
         let ids = || model.params().into_iter().map(|spec| spec.id);
         for (number, group) in self.list.iter().enumerate() {
@@ -164,7 +164,7 @@ impl ParamGroups {
 const EXPERTS: &str = "experts";
 
 impl Plan {
-    /// By group: [`Plan::shards`].
+    /// Indexed by group: [`Plan::shards`].
     pub(crate) fn group_shards(&self) -> Vec<usize> {
         (0..self.groups.list().len()).map(|group| self.shards(group)).collect()
     }

@@ -10,8 +10,8 @@
 //! | inverses, each from the copy that made it | replicate | `F_r`, less those that the next copy made |
 //!
 //! A matrix of P elements that is cut over t tensor ranks is gathered once a step for Muon and K-FAC (P less the next rank's
-//! part), gradient and value for Adafactor; K-FAC also gathers, of each micro-batch that it sees, what the cut side of each
-//! linear map takes or gives.
+//! part), gradient and value for Adafactor; K-FAC also gathers, of each micro-batch that it processes, the inputs or outputs on the cut
+//! side of each linear map.
 
 use crate::columns::Columns;
 use crate::control::ControlMessages;
@@ -37,13 +37,13 @@ struct Shared {
     /// Group of the parameter.
     group: usize,
     owner: Option<usize>,
-    /// By tensor rank, where the parameter is cut: where its elements are in the whole.
+    /// Indexed by tensor rank, where the parameter is cut: the location of its elements in the whole.
     blocks: Vec<Vec<Block>>,
-    /// By tensor rank: lengths of the parts.
+    /// Indexed by tensor rank: lengths of the parts.
     parts: Parts,
 }
 
-/// Rows of a part, one after the other, that stand equally far apart in the whole.
+/// Rows of a part, one after the other, that are equally spaced in the whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Block {
     /// First element in the whole and in the part.
@@ -86,12 +86,12 @@ impl Block {
 /// Layouts that are the same in all steps.
 #[derive(Debug)]
 pub(crate) struct OptimizerCommunication {
-    /// By the number in the optimizer's list.
+    /// Indexed by the number in the optimizer's list.
     params: Vec<Shared>,
     /// Parts of a reduce-scatter: the owner of a matrix gets all of it.
     lengths: Parts,
     control: ControlMessages,
-    /// What a gather writes.
+    /// Outputs of a gather.
     views: Vec<View>,
 }
 

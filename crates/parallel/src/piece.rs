@@ -1,7 +1,7 @@
 //! Pieces of a flat unit, each one collective.
 //!
 //! A unit is cut into pieces of about the bucket's size, so that staging memory does not depend on the model. A piece takes
-//! the same stretch of every shard rank's part; in the staging buffer they stand one after the other.
+//! the same stretch of every shard rank's part; in the staging buffer they are contiguous.
 
 use crate::flat::FlatUnit;
 use bessemer_collectives::Parts;
@@ -11,11 +11,11 @@ use std::ops::Range;
 /// Part of a unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Piece {
-    /// For messages and the flight recorder.
+    /// Name in messages and in the flight recorder.
     pub(crate) name: String,
-    /// By shard rank: elements of the unit.
+    /// Indexed by shard rank: elements of the unit.
     pub(crate) ranges: Vec<Range<usize>>,
-    /// By shard rank: elements of the staging buffer.
+    /// Indexed by shard rank: elements of the staging buffer.
     pub(crate) parts: Parts,
 }
 

@@ -1,5 +1,4 @@
-//! How the stages of a pipeline are made and in which order they work: the checked part of
-//! [`ParallelConfig`] that says so.
+//! Stages of a pipeline and their schedule: the checked part of [`ParallelConfig`] that configures them.
 
 use crate::config::{ParallelConfig, Stage};
 use crate::error::ParallelError;
@@ -12,7 +11,7 @@ use bessemer_schedule::{Instruction, Kind, Limits, Program, ScheduleError, Shape
 pub enum Schedule {
     /// One that has a generator.
     Kind(Kind),
-    /// One that stands in a file of this name.
+    /// A schedule in a file of this name.
     File(String),
 }
 
@@ -30,7 +29,7 @@ pub struct Pipeline {
 }
 
 impl Pipeline {
-    /// No pipeline: one stage, whose micro-batches go forward and backward one after the other.
+    /// Returns no pipeline: one stage, whose micro-batches go forward and backward one after the other.
     pub fn none() -> Pipeline {
         Pipeline {
             schedule: Schedule::Kind(Kind::OneFOneB),
@@ -43,7 +42,7 @@ impl Pipeline {
     /// Reads the recipe's keys.
     ///
     /// # Errors
-    /// A schedule that is neither a kind nor looks like a file, or what cannot go with a pipeline; with what would do.
+    /// A schedule that is neither a kind nor looks like a file, or a setting that a pipeline does not support; with a remedy.
     pub(crate) fn new(config: &ParallelConfig) -> Result<Pipeline, ParallelError> {
         let schedule = match config.schedule.parse::<Kind>() {
             Ok(kind) => Schedule::Kind(kind),
@@ -84,7 +83,7 @@ impl Plan {
     /// plan's file), and verified.
     ///
     /// # Errors
-    /// A schedule that does not fit the ranks and micro-batches, with what would.
+    /// A schedule that does not fit the ranks and micro-batches, with a remedy.
     pub fn program(
         &self,
         micro_batches: usize,
@@ -130,7 +129,7 @@ impl Plan {
         Ok(program)
     }
 
-    /// ZeRO-2 and ZeRO-3 keep only a part of the gradients: what a pass adds is reduced before the next layer or micro-batch
+    /// ZeRO-2 and ZeRO-3 keep only a part of the gradients: the output of a pass is reduced before the next layer or micro-batch
     /// writes the same memory.
     fn expect_whole_passes(&self, program: &Program) -> Result<(), ParallelError> {
         if self.pipeline() == 1 || self.stage < Stage::Zero2 || self.shard() == 1 {

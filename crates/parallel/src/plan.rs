@@ -1,4 +1,4 @@
-//! Which ranks do what: the checked form of [`ParallelConfig`].
+//! Assignment of work to ranks: the checked form of [`ParallelConfig`].
 
 use crate::config::{ParallelConfig, Stage};
 use crate::error::ParallelError;
@@ -11,11 +11,11 @@ use bessemer_program::{PiecesInFlight, Shadowing};
 use bessemer_runtime::{LineStream, ModelError, Stream};
 use bessemer_units::ReduceDType;
 
-/// How the ranks of a job share the work. Ranks count those that share a layer first, then shards, then stages of a
-/// pipeline, then copies, if [`ParallelConfig::order`] says no other order.
+/// Partition of a job's work over ranks. Ranks count those that share a layer first, then shards, then stages of a
+/// pipeline, then copies, unless [`ParallelConfig::order`] sets another order.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
-    /// Degrees of the axes, and which rank stands where.
+    /// Degrees of the axes, and the position of each rank.
     pub mesh: Mesh,
     /// Tensors that data-parallel ranks shard.
     pub stage: Stage,
@@ -23,7 +23,7 @@ pub struct Plan {
     pub grid: Option<TensorGrid>,
     /// Whether a line of tensor-parallel ranks shards the rows of the residual stream.
     pub sequence: bool,
-    /// What ranks of the context axis exchange around attention, and which positions each has.
+    /// Communication of ranks of the context axis around attention, and the positions of each.
     pub context: ContextSharing,
     /// Whether each rank of a line keeps some rows of the residual stream for the backward pass where all have it whole.
     pub partition_activations: bool,
@@ -31,13 +31,13 @@ pub struct Plan {
     pub pipe: Pipeline,
     /// Type in which gradients travel between data-parallel ranks.
     pub reduce_dtype: ReduceDType,
-    /// Whether collectives run beside the computation.
+    /// Whether collectives run concurrently with the computation.
     pub overlap: bool,
     /// Most pieces of parameters and gradients that travel at once.
     pub in_flight: PiecesInFlight,
     /// Experts of a layer that every rank may compute for its own tokens.
     pub shadowing: Option<Shadowing>,
-    /// Layouts over the tensor axis that the user asks for.
+    /// Layouts over the tensor axis that the user requests.
     pub annotations: Annotations,
     /// Groups of parameters that are reduced and sharded alike.
     pub groups: ParamGroups,
@@ -46,13 +46,13 @@ pub struct Plan {
 /// A rank's position on each axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Coord {
-    /// On the pipeline axis.
+    /// Position on the pipeline axis.
     pub pipeline: usize,
-    /// On the replicate axis.
+    /// Position on the replicate axis.
     pub replicate: usize,
-    /// On the shard axis.
+    /// Position on the shard axis.
     pub shard: usize,
-    /// On the axis of experts.
+    /// Position on the axis of experts.
     pub expert: usize,
     /// Among the ranks that share every layer ([`Plan::layer_axes`]).
     pub tensor: usize,
@@ -89,11 +89,11 @@ impl Plan {
         }
     }
 
-    /// Shares `ranks` ranks out.
+    /// Assigns the work to `ranks` ranks.
     ///
     /// # Errors
     /// Degrees that do not multiply to the ranks, a model that the tensor degree does not divide, an optimizer that needs
-    /// what the layout cuts; each with what would do.
+    /// matrices whole that the layout cuts; each with a remedy.
     pub fn new(
         config: &ParallelConfig,
         ranks: usize,
@@ -206,7 +206,7 @@ impl Plan {
             annotations: config.annotate.clone(),
             groups: ParamGroups::of_model(model, experts > 1, shard > 1),
         };
-        // What one rank's part refuses, every rank's does.
+        // A model that one rank's part refuses, every rank's does.
         let line = plan.tensor_shard(model, plan.coord(0))?.model;
         let context = plan.context_ranks();
         if context > 1 {
@@ -272,7 +272,7 @@ impl Plan {
     /// Refuses micro-batches of `sequences` of any of these lengths that the ranks of a layer cannot share.
     ///
     /// # Errors
-    /// What was wanted and found, and which keys to change.
+    /// The value wanted and the one found, and the keys to change.
     pub fn check_micro_batch(
         &self,
         model: &Model,
@@ -345,7 +345,7 @@ impl Plan {
         self.mesh.size(&Axis::SEQUENCES)
     }
 
-    /// How such a rank holds the residual stream.
+    /// Layout of the residual stream on such a rank.
     pub fn stream(&self) -> Stream {
         let line = match (self.sequence, self.partition_activations) {
             (true, _) => LineStream::Rows,
@@ -373,7 +373,7 @@ impl Plan {
         self.tensor() == 1 && self.pipeline() == 1 && self.experts() == 1 && self.keeps_values()
     }
 
-    /// Whether some tensor of the job's state is spread over several ranks.
+    /// Whether some tensor of the job's state is sharded over several ranks.
     pub fn cuts_state(&self) -> bool {
         self.shard() > 1 || self.tensor() > 1 || self.pipeline() > 1 || self.experts() > 1
     }
@@ -465,7 +465,7 @@ impl Plan {
     }
 }
 
-/// Refuses what does not run on a grid.
+/// Refuses configurations that do not run on a grid.
 fn grid_runs(config: &ParallelConfig, optimizer: OptimizerChoice) -> Result<(), ParallelError> {
     let element_wise =
         matches!(optimizer, OptimizerChoice::AdamW | OptimizerChoice::Lion | OptimizerChoice::Sgd);

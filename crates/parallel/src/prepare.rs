@@ -8,7 +8,7 @@ use bessemer_runtime::Accumulate;
 use bessemer_schedule::{Fill, Filler, Flow, Instruction, Pass, Place, Program};
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-/// Memory of a chunk that takes turns.
+/// Memory of a chunk that is reused: the largest number of each at a time.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Needs {
     /// Micro-batches between forward and backward at a time.
@@ -20,14 +20,14 @@ pub(crate) struct Needs {
 }
 
 impl Needs {
-    /// Grows to what `other` needs too.
+    /// Grows to cover the needs of `other` too.
     pub(crate) fn cover(&mut self, other: &Needs) {
         self.slots = self.slots.max(other.slots);
         self.pending = self.pending.max(other.pending);
         self.stashes = self.stashes.max(other.stashes);
     }
 
-    /// Whether memory that was made for `made` is enough.
+    /// Whether memory that was allocated for `made` is enough.
     pub(crate) fn fit(&self, made: &Needs) -> bool {
         self.slots <= made.slots.max(1) && self.pending <= made.pending && self.stashes <= made.stashes
     }
@@ -53,10 +53,10 @@ pub(crate) struct Slot {
     pub(crate) slot: usize,
 }
 
-/// What a pass does with gradients that are there.
+/// Effect of a pass on existing gradients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Writes {
-    /// Whether those of each part of a backward pass are added to what is there.
+    /// Whether those of each part of a backward pass are added to the existing ones.
     pub(crate) add: Accumulate,
     /// The chunk's gradients of the update are complete after this one.
     pub(crate) last: bool,
@@ -67,7 +67,7 @@ pub(crate) struct Writes {
 pub(crate) struct StreamMessage {
     pub(crate) flow: Flow,
     pub(crate) micro: usize,
-    /// Same at both ends.
+    /// Message tag, the same at both ends.
     pub(crate) tag: u64,
     /// Pipeline rank at the other end.
     pub(crate) peer: usize,
@@ -101,7 +101,7 @@ pub(crate) enum PlacedInstruction {
         chunk: usize,
         update: usize,
     },
-    /// Makes a version of the weights; `stash`: where the one before is kept, if somebody will read it.
+    /// Makes a version of the weights; `stash`: where the preceding one is kept, if a pass will read it.
     Step {
         chunk: usize,
         update: usize,
@@ -115,7 +115,7 @@ pub(crate) enum PlacedInstruction {
     Evaluate(EvaluationPass),
 }
 
-/// An evaluated batch passes a stage and goes on. It holds its slot only until then.
+/// A pass of an evaluated batch through a stage. The batch holds its slot only until the pass ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct EvaluationPass {
     /// Number of the batch.
@@ -128,12 +128,12 @@ pub(crate) struct EvaluationPass {
     pub(crate) to: Option<Onward>,
 }
 
-/// Destination of an evaluated batch behind a stage.
+/// Destination of an evaluated batch after a stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Onward {
-    /// To another rank.
+    /// Message to another rank.
     Message(StreamMessage),
-    /// To the next stage, which this rank holds.
+    /// The next stage, which this rank holds.
     Chunk(Slot),
 }
 
@@ -141,7 +141,7 @@ pub(crate) enum Onward {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Prepared {
     pub(crate) instructions: Vec<PlacedInstruction>,
-    /// By chunk.
+    /// Indexed by chunk.
     pub(crate) needs: Vec<Needs>,
 }
 
@@ -151,7 +151,7 @@ struct SlotPool {
     /// The first is taken: slots that keep everything come first.
     free: BTreeSet<usize>,
     size: usize,
-    /// By chunk and micro-batch.
+    /// Indexed by chunk and micro-batch.
     taken: HashMap<(usize, usize), usize>,
 }
 
@@ -187,10 +187,10 @@ struct Preparing<'a> {
     rank: usize,
     /// Chunks of any rank, for tags.
     most_chunks: usize,
-    /// By chunk: number of its pool.
+    /// Indexed by chunk: number of its pool.
     pool_of: &'a [usize],
     pools: Vec<SlotPool>,
-    /// By chunk.
+    /// Indexed by chunk.
     pending: Vec<PendingSets>,
     /// (micro-batch, chunk) whose input's gradient goes to another rank.
     sent: HashSet<(usize, usize)>,
@@ -249,7 +249,7 @@ pub(crate) fn prepare(program: &Program, rank: usize, pool_of: &[usize]) -> Resu
 /// The list of pipeline rank `rank` that passes one evaluated batch through its stages, while no other batch is in flight.
 ///
 /// # Errors
-/// As [`prepare`].
+/// Same errors as [`prepare`].
 pub(crate) fn prepare_evaluation(
     program: &Program,
     rank: usize,
@@ -350,14 +350,14 @@ impl<'a> Preparing<'a> {
             pending.now += 1;
             pending.most = pending.most.max(pending.now);
         }
-        // A gradient lies in its slot until it is sent.
+        // A gradient remains in its slot until it is sent.
         if !self.sent.contains(&(pass.micro, pass.chunk)) {
             self.give_back(pass.chunk, pass.micro);
         }
         Ok(())
     }
 
-    /// Evaluated batches take the first route and are numbered behind the program's micro-batches.
+    /// Evaluated batches take the first route and are numbered after the program's micro-batches.
     fn evaluate(&mut self, chunk: usize, unit: usize) -> Result<(), ParallelError> {
         let (route, here) = (&self.program.routes[0], Place { rank: self.rank, chunk });
         let Some(stage) = route.iter().position(|place| *place == here) else {
@@ -450,7 +450,7 @@ impl<'a> Preparing<'a> {
 }
 
 impl Prepared {
-    /// Says of every pass whether it is the first or the last to write its chunk's gradients of an update.
+    /// Marks for every pass whether it is the first or the last to write its chunk's gradients of an update.
     fn settle_gradients(&mut self) {
         let none = Accumulate::from(false);
         let mut there: HashMap<(usize, usize), Accumulate> = HashMap::new();

@@ -37,9 +37,9 @@ impl UpdateOps {
 struct ChunkGroupNumbers {
     /// All ranks that share its layers.
     tensor: usize,
-    /// By axis of these ranks.
+    /// Indexed by axis of these ranks.
     axes: [Option<(Axis, usize)>; 4],
-    /// By group of parameters: ranks over which it is sharded, and ranks with replicas.
+    /// Indexed by group of parameters: ranks over which it is sharded, and ranks with replicas.
     data: Vec<[usize; 2]>,
 }
 
@@ -97,7 +97,7 @@ impl Worker {
     /// `update`: the operators of the optimizer; those that it lacks are left out.
     ///
     /// # Errors
-    /// [`SimError::Cost`] for an operator whose cost is not known, and for work in bubbles whose operators stand in no list:
+    /// [`SimError::Cost`] for an operator whose cost is not known, and for work in bubbles whose operators are in no list:
     /// K-FAC's and copies.
     pub fn write_events(&self, writer: &mut RankWriter<'_>, update: &UpdateOps) -> Result<(), SimError> {
         let groups = self.chunks.iter().map(|chunk| self.group_numbers(chunk, writer)).collect();

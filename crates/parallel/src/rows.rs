@@ -4,7 +4,7 @@ use bessemer_collectives::Started;
 use bessemer_program::{ByCounts, Collective, CollectiveKind, Node, Phase, UnitProgram};
 use std::collections::HashMap;
 
-/// A collective of some rows, or what a rank does in a permutation, that is in flight.
+/// A collective of some rows, or a rank's messages of a permutation, in flight.
 #[derive(Debug)]
 pub(crate) struct Flight {
     /// Its number in the program.
@@ -13,8 +13,8 @@ pub(crate) struct Flight {
     pub(crate) started: [Option<Started>; 2],
 }
 
-/// Host memory of a piece of an exchange of rows, what is sent and what is received, if each rank has all choices of its tokens that one rank's
-/// experts can have; none for other collectives.
+/// Host memory of a piece of an exchange of rows, sent and received rows, if each rank has all choices of its tokens that one
+/// rank's experts can have; none for other collectives.
 fn piece_bytes(c: &Collective) -> Option<u64> {
     let ByCounts::Rows { offsets, to_experts, piece } = c.by_counts? else { return None };
     let (of_tokens, received) = if to_experts { (c.src, c.dst) } else { (c.dst, c.src) };
@@ -22,7 +22,7 @@ fn piece_bytes(c: &Collective) -> Option<u64> {
     Some(((of_tokens.rows.min(rows) + rows) * c.src.cols * c.src.dtype().size()) as u64)
 }
 
-/// Host memory of a collective that is in flight. A message lies at its receiver until it is read.
+/// Host memory of a collective that is in flight. A message is stored at its receiver until it is read.
 fn host_bytes(c: &Collective) -> u64 {
     match c.kind {
         _ if c.by_counts.is_some() => piece_bytes(c).unwrap_or(0),

@@ -1,13 +1,13 @@
-//! The second memory of a rank, and the thread that copies to it and from it beside the computation.
+//! The second memory of a rank, and the thread that copies to it and from it concurrently with the computation.
 //!
 //! ```text
 //! rank                                 thread
 //! write(at, buffer) ─► queue ────────► writes, then the buffer is free again
 //! read(at, buffer)  ─► queue ────────► reads, then the buffer waits for the rank, in the order of the queue
 //! ```
-//! The queue is served in its order, so a read finds what was written before it. What must never happen: a buffer that both sides
-//! have; a rank that waits for a thread that has ended. An error of the second memory ends the thread, and every later call of the
-//! rank answers with it.
+//! The queue is served in its order, so a read finds earlier writes. Invariants: no buffer is used by both sides at once; no rank
+//! waits for a thread that has ended. An error of the second memory ends the thread, and every later call of the
+//! rank returns it.
 
 use bessemer_tensor::TensorError;
 use std::collections::{BTreeMap, VecDeque};

@@ -1,7 +1,7 @@
 //! Older versions of a stage's weights, for schedules that update while micro-batches are in flight (weight stashing).
 //!
-//! PipeDream (Harlap et al. 2018) keeps a version as long as a micro-batch that went forward with it has not come back;
-//! PipeDream-2BW (Narayanan et al. 2021) keeps one beside the newest. How many there are at a time is known from the program.
+//! PipeDream (Harlap et al. 2018) keeps a version as long as a micro-batch that went forward with it has not finished its backward
+//! pass; PipeDream-2BW (Narayanan et al. 2021) keeps one besides the newest. The program determines how many there are at a time.
 
 use crate::memory::{ParamMemory, Stretch};
 use bessemer_runtime::{Decoder, ModelError};
@@ -11,9 +11,9 @@ use bessemer_tensor::{Backend, BufferSpec, Stream, TensorError, View};
 /// One version.
 #[derive(Debug)]
 struct Version {
-    /// By unit.
+    /// Indexed by unit.
     units: Vec<View>,
-    /// As the model sees them.
+    /// The views that the model reads.
     params: Vec<View>,
 }
 

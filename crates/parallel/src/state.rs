@@ -1,8 +1,8 @@
-//! The job's state as whole tensors: what checkpoints and initialisation see, whatever the layout.
+//! The job's state as whole tensors: the view of checkpoints and initialisation, whatever the layout.
 //!
-//! Names, shapes, types and order are those of a job of one rank whose parameters are f32: a parameter of fewer bits is seen
-//! as its f32 master, and a moment in 8 bits as the values of its codes, so a checkpoint of one precision is one of every precision. Reading a tensor is a collective of all
-//! ranks (each of them then has it whole); writing one is each rank's own affair.
+//! Names, shapes, types and order are those of a job of one rank whose parameters are f32: a parameter of fewer bits appears
+//! as its f32 master, and a moment in 8 bits as the values of its codes, so a checkpoint of one precision is one of every precision.
+//! Reading a tensor is a collective of all ranks (each of them then has it whole); writing one is local to each rank.
 
 mod ahead;
 mod chunk;
@@ -62,7 +62,7 @@ impl StateTensor {
     }
 }
 
-/// What [`Worker::read_all`] hands tensors over to: the device, the number in the list, the values.
+/// Receiver of the tensors of [`Worker::read_all`]: the device, the number in the list, the values.
 pub type TakeTensor<'a> = dyn FnMut(&mut dyn Backend, usize, &[f32]) -> Result<(), ParallelError> + 'a;
 
 /// Place of this rank's stretch.
@@ -85,7 +85,7 @@ enum Place {
     },
 }
 
-/// What the names of the f32 values of parameters of fewer bits begin with, among the optimizer's states.
+/// Prefix of the names of the f32 values of parameters of fewer bits, among the optimizer's states.
 const MASTER: &str = "master.";
 
 /// Kind of a parameter's tensor.
@@ -106,7 +106,7 @@ pub struct WholeState {
     pub param: Option<usize>,
     /// Its parameter's shape if it has one value for each of its parameter's.
     pub shape: Vec<usize>,
-    /// It has one value for each of its parameter's, and lies where they lie.
+    /// True if the state has one value for each of its parameter's, stored in the same layout.
     pub moment: bool,
 }
 
@@ -153,7 +153,7 @@ fn states_of(
     Ok(optimizer.states().into_iter().map(state).collect())
 }
 
-/// Where the elements of a tensor lie on the ranks of a chunk.
+/// Location of a tensor's elements on the ranks of a chunk.
 struct Reading {
     /// Number in the chunk of the parameter whose tensor shard it is, if the tensor axis shards it.
     param: Option<usize>,
@@ -161,7 +161,7 @@ struct Reading {
     len: usize,
     /// Group of its parameter; the first for a state of no parameter.
     group: usize,
-    /// How the tensor shard lies over the shard ranks of the group; nothing if it is whole here.
+    /// Parts of the tensor shard on the shard ranks of the group; nothing if it is whole here.
     parts: Option<Parts>,
     /// The elements on this rank.
     view: Option<StateView>,
@@ -237,11 +237,11 @@ impl Worker {
         self.read_batch(backend, std::slice::from_ref(tensor), values)
     }
 
-    /// Reads tensors in [`batches`], and hands each of them over, by its number in the list. All ranks call this for the same
+    /// Reads tensors in [`batches`], and passes each of them to `take`, by its number in the list. All ranks call this for the same
     /// tensors.
     ///
     /// # Errors
-    /// What the device, another rank or `take` answers.
+    /// Errors of the device, of another rank or of `take`.
     pub fn read_all(
         &mut self,
         backend: &mut dyn Backend,
@@ -297,7 +297,7 @@ impl Worker {
         Ok(())
     }
 
-    /// The chunk that stands for a tensor: the first holder of its parameter's stage. A state of no parameter is the first
+    /// The chunk that provides a tensor: the first holder of its parameter's stage. A state of no parameter is the first
     /// stage's.
     fn holder(&self, tensor: &StateTensor) -> PipelinePlace {
         let stage = tensor.param().and_then(|id| owner(&self.spans, id)).unwrap_or(0);

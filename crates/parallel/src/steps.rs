@@ -11,7 +11,7 @@ use bessemer_program::{
 };
 use bessemer_schedule::{Fill, Flow, Place, Program};
 
-/// A step of a rank, with what its executor needs beside the list.
+/// A step of a rank, with the executor's data besides the list.
 #[derive(Debug, Default)]
 pub(crate) struct RankStep {
     pub(crate) program: RankProgram,
@@ -135,10 +135,10 @@ impl Worker {
         self.plan.pipe.asynchronous()
     }
 
-    /// Refuses a step in which a unit would read what is not there, or an update would take gradients that are not complete.
+    /// Refuses a step in which a unit would read memory that is not written yet, or an update would take gradients that are not complete.
     ///
     /// # Errors
-    /// The first node that is wrong, with the name of what it is about.
+    /// The first node that is wrong, with the name of its subject.
     pub fn verify_step(&self) -> Result<(), ParallelError> {
         let chunks = self.step_chunks();
         for nodes in std::iter::once(self.step_nodes()).chain(self.filled_step_nodes()) {
@@ -253,7 +253,7 @@ impl Expanding<'_> {
         }
         let worker = self.worker;
         self.part("complete".into());
-        // Copies of a cut model meet in the order of the stages.
+        // Copies of a cut model communicate in the order of the stages.
         for chunk in worker.by_stage.iter().copied() {
             self.transfers(chunk, &worker.chunks[chunk].transfers.finish());
         }
@@ -266,7 +266,7 @@ impl Expanding<'_> {
         self.sum_squares(0, true);
     }
 
-    /// The update of a chunk, with what all chunks do before the first one.
+    /// The update of a chunk, with the work of all chunks before the first one.
     fn update(&mut self, chunk: usize, update: usize, keep: Option<usize>) {
         let worker = self.worker;
         if worker.updates_alone() {
@@ -277,7 +277,7 @@ impl Expanding<'_> {
             self.complete();
             self.part(format!("step {chunk}"));
             if !std::mem::replace(&mut self.prepared, true) {
-                // Mirrored holders meet in the order of the stages.
+                // Mirrored holders communicate in the order of the stages.
                 worker.by_stage.iter().for_each(|chunk| self.push(*chunk, Action::Prepare));
                 if worker.sums_size() {
                     self.push(0, Action::SumSize);

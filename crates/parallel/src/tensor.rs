@@ -1,7 +1,7 @@
 //! The collectives of a rank's programs over the axes whose ranks share layers (tensor parallelism: Shoeybi et al. 2019; Korthikanti et
 //! al. 2022).
 //!
-//! Where they stand is not decided here: [`bessemer_program::partition()`] puts them into the programs, and
+//! Their position is not decided here: [`bessemer_program::partition()`] puts them into the programs, and
 //! [`bessemer_program::overlap()`] makes pieces of rows of them. With n rows of width d a rank sends 8 n d (t-1)/t elements a layer
 //! and micro-batch; with the residual stream sharded by rows the all-gathers of the forward pass are made once more in the
 //! backward pass, 2 n d (t-1)/t. Values travel in the type in which they are stored; sums are formed in f32 in the order of the
@@ -40,7 +40,7 @@ enum SumRanks {
 #[derive(Debug, Clone, Copy)]
 struct PartialGradient {
     id: ParamId,
-    /// Number of the flat unit in which it lies.
+    /// Number of the flat unit that contains it.
     flat: usize,
     over: SumRanks,
     gradient: View,
@@ -51,7 +51,7 @@ struct PartialGradient {
 struct AxisGroup {
     axis: Axis,
     group: Box<dyn DeviceCommunicator>,
-    /// In order.
+    /// Collectives in flight, in order.
     in_flight: VecDeque<Flight>,
 }
 
@@ -60,7 +60,7 @@ struct AxisGroup {
 pub(crate) struct TensorGroup {
     /// All of them, if they differ on several axes.
     all: Option<Box<dyn DeviceCommunicator>>,
-    /// By axis; at least one that shares layers, and then that of experts if there is one.
+    /// Indexed by axis; at least one that shares layers, and then that of experts if there is one.
     axes: Vec<AxisGroup>,
     /// The axis over which heads, hidden units and the vocabulary are sharded.
     line: Axis,
@@ -69,7 +69,7 @@ pub(crate) struct TensorGroup {
     partial: Vec<PartialGradient>,
     /// Gradients of one collective.
     gradients: Vec<View>,
-    /// What one collective reads, and what it writes.
+    /// Inputs and outputs of one collective.
     views: [Vec<View>; 2],
     /// Host memory of collectives that computation waits for.
     staging: HostStaging,
@@ -77,7 +77,7 @@ pub(crate) struct TensorGroup {
     pieces: HostStaging,
     name: String,
     parts: Parts,
-    /// Of an all-to-all, parts of what comes.
+    /// Parts that an all-to-all receives.
     received: Parts,
     /// Counts of parts, as they are read.
     counts: (Vec<u8>, Vec<u32>),
@@ -120,7 +120,7 @@ impl TensorGroup {
             partial.push(PartialGradient { id, flat, over, gradient });
         }
         let gradients = Vec::with_capacity(partial.len());
-        // Nothing travels beside the computation on a grid.
+        // No collective runs concurrently with the computation on a grid.
         let overlap = overlap && tensor_shard.grid.is_none();
         let (in_flight, pieces) = (HostStaging::default(), HostStaging::default());
         let device = |group, overlap| on_device(group, overlap, staging, &in_flight);
@@ -170,7 +170,7 @@ impl TensorGroup {
             most = most.max(self.axes.iter().map(along).max().unwrap_or(0));
         }
         if most > 0 {
-            // What is sent and what is received of an exchange lie one after the other.
+            // The sent and the received rows of an exchange are contiguous.
             self.staging.plan(1, DType::U8, most * if exchanges { 2 } else { 1 });
         }
     }
@@ -310,7 +310,7 @@ impl TensorGroup {
         let word = |bytes: &[u8]| bytes.try_into().map_or(0, u32::from_le_bytes);
         read.extend(bytes.chunks_exact(size_of::<u32>()).map(word));
         let part = |view: View, first: usize, rows: usize, way: &str| match first + rows <= view.rows {
-            // Of no rows too: a rank that neither sends nor receives still has the type of the values.
+            // Includes no rows: a rank that neither sends nor receives still has the type of the values.
             true => Ok([view.rows(first, rows)]),
             false => Err(outside(format!(
                 "{}: {rows} rows from {first} on are {way}, and there is room for {}",
@@ -323,7 +323,7 @@ impl TensorGroup {
                 let rows =
                     |tokens: usize, experts: Range<usize>| ByCounts::rows(read, shape, tokens, experts);
                 let (sources, experts) = (piece.sources(ranks, me), piece.experts(ranks, me));
-                // Rows for shadows lie before those that travel, rows of other pieces before and after.
+                // Rows for shadows are stored before those that are sent, rows of other pieces before and after.
                 let mine = rows(me, experts.clone());
                 let of_source = |rank: usize| rows(rank, me..me + 1).len();
                 let (before, theirs) = ((0..sources.start).map(of_source), sources.clone().map(of_source));
@@ -426,8 +426,8 @@ impl TensorGroup {
         flight.started.into_iter().flatten().try_for_each(|started| group.finish(backend, started))
     }
 
-    /// The axes over all of whose ranks sums complete the gradient of this parameter. Its memory does not tell: where layers take
-    /// turns in it, parameters of two layers may lie in the same place.
+    /// The axes over all of whose ranks sums complete the gradient of this parameter. Its memory does not determine them: where layers
+    /// alternate in it, parameters of two layers may have the same memory.
     pub(crate) fn completes(&self, id: ParamId) -> Vec<Axis> {
         let axis = |p: &PartialGradient| match p.over {
             SumRanks::Axis(axis) if p.id == id => Some(axis),
@@ -456,7 +456,7 @@ impl TensorGroup {
         backend: &mut dyn Backend,
         flats: &[usize],
     ) -> Result<(), ExchangeError> {
-        // The axes, and then copies. By number: a warm step asks for no memory.
+        // The axes, and then copies. By number: a warm step allocates no memory.
         for number in 0..=self.axes.len() {
             let over = self.axes.get(number).map_or(SumRanks::Copies, |group| SumRanks::Axis(group.axis));
             let chosen = |p: &&PartialGradient| flats.contains(&p.flat) && p.over == over;
@@ -482,9 +482,9 @@ impl TensorGroup {
 
 /// Host memory of the largest collective that computation waits for.
 pub(crate) struct Staged {
-    /// Bytes of what is sent or received.
+    /// Bytes of the sent or received rows.
     pub(crate) bytes: usize,
-    /// Whether rows are exchanged: what is sent and what is received then lie one after the other.
+    /// Whether rows are exchanged: the sent and the received ones are then contiguous.
     pub(crate) exchanges: bool,
     /// Most views of one collective: a shadow's matrix is one.
     views: usize,

@@ -1,7 +1,7 @@
 //! The gradient of a token table that the first and the last stage both hold: each makes one term of it.
 //!
-//! Both add the two terms, so the two copies get the same update and stay the same bits. Parts over the shard axis are the
-//! same at both ends, so only what a rank steps is exchanged.
+//! Both add the two terms, so the two copies get the same update and keep the same bits. Parts over the shard axis are the
+//! same at both ends, so only the part that a rank steps is exchanged.
 
 use crate::chunk::Chunk;
 use crate::exchange::{ExchangeError, stream};
@@ -15,7 +15,7 @@ use bessemer_tensor::{Backend, Stream, View};
 /// The ends of the pipeline on this rank.
 #[derive(Debug, Default)]
 pub(crate) struct Tie {
-    /// Chunks whose other end is on another rank, in the order of the routes: ranks that are the ends of several meet in
+    /// Chunks whose other end is on another rank, in the order of the routes: ranks that are the ends of several communicate in
     /// one order.
     apart: Vec<usize>,
     /// First and last stage, where both are here.
@@ -60,12 +60,12 @@ impl Tie {
         Ok(self.sums_here(chunks).try_for_each(|op| backend.launch(Stream::Compute, &op))?)
     }
 
-    /// Chunks whose terms another rank's are added to, by an all-reduce of [`Chunk::table_gradient`] each.
+    /// Chunks to whose terms another rank's are added, by an all-reduce of [`Chunk::table_gradient`] each.
     pub(crate) fn apart(&self) -> &[usize] {
         &self.apart
     }
 
-    /// What adds the terms of both ends on this rank.
+    /// Operators that add the terms of both ends on this rank.
     pub(crate) fn sums_here<'a>(&'a self, chunks: &'a [Chunk]) -> impl Iterator<Item = Op> + 'a {
         let ends = self.together.iter().filter_map(|&(first, last)| {
             Some((chunks[first].table_gradient()?, chunks[last].table_gradient()?))

@@ -1,5 +1,5 @@
 //! Transfers between the units of a chunk's passes: gathers of values, sums over the tensor axis, reductions of gradients. The pass
-//! [`bessemer_program::DataProgram`] makes the lists from what the unit programs read and write; [`crate::steps`] joins them to the list that runs.
+//! [`bessemer_program::DataProgram`] makes the lists from the reads and writes of the unit programs; [`crate::steps`] joins them to the list that runs.
 
 use crate::flat::{FlatUnit, Units};
 use crate::memory::{ParamMemory, Stretch};
@@ -15,7 +15,7 @@ use bessemer_units::ReduceDType;
 #[derive(Debug)]
 pub(crate) struct PassTransfers {
     pub(crate) data: DataProgram,
-    /// By [`Phase`]: what each unit's list uses, in the order of the pass.
+    /// Indexed by [`Phase`]: the uses of each unit's list, in the order of the pass.
     uses: [Vec<UnitUse>; 5],
     /// Flat parameter that the backward pass reads first, where it follows its forward pass directly.
     first: Option<usize>,

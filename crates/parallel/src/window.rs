@@ -1,7 +1,7 @@
 //! Updates while micro-batches are in flight: a program of several updates that begins and ends with nothing in flight.
 //!
-//! A stage steps as soon as its gradients of an update are there, whatever the others do. So there is no global norm to clip
-//! by: one would be a barrier at every update, and what the schedule is for would be lost. A stage whose own gradient is
+//! A stage steps as soon as its gradients of an update are complete, whatever the other stages do. So there is no global norm to clip
+//! by: one would be a barrier at every update, which defeats the purpose of the schedule. A stage whose own gradient is
 //! not finite leaves its update out. At the program's end nothing is in flight and every stage has had every update.
 
 use crate::error::ParallelError;

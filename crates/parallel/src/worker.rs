@@ -33,9 +33,9 @@ pub struct Job<'a> {
     pub model: &'a Model,
     /// A micro-batch of one rank; made to train.
     pub shape: Shape,
-    /// How activations are kept.
+    /// Storage of activations.
     pub activations: ActivationConfig,
-    /// How parameters and gradients are kept.
+    /// Types of parameters and gradients.
     pub types: ParamStorage,
     /// The optimizer.
     pub optim: &'a OptimConfig,
@@ -50,15 +50,15 @@ pub struct Job<'a> {
 /// Source of micro-batches. Each pipeline rank requests every micro-batch that it processes, possibly several times, and must
 /// receive the same data each time.
 pub trait BatchSource {
-    /// Micro-batch `micro` of the program (of this rank's share of the batch), and where it stands in the run.
-    /// `accumulate` is the rank's own affair.
+    /// Returns micro-batch `micro` of the program (of this rank's share of the batch), and its position in the run.
+    /// `accumulate` is ignored; the worker sets it.
     ///
     /// # Errors
     /// [`ParallelError::BatchSource`].
     fn micro_batch(&mut self, micro: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError>;
 
-    /// Tokens of a sequence of micro-batch `micro`, where micro-batches have several lengths: asked before what other ranks send of it
-    /// arrives. None: that of the job's shape.
+    /// Returns the tokens of a sequence of micro-batch `micro`, where micro-batches have several lengths: called before messages of other
+    /// ranks about it arrive. None: the length of the job's shape.
     ///
     /// # Errors
     /// [`ParallelError::BatchSource`].
@@ -84,10 +84,10 @@ pub trait BatchSource {
 /// Choices of experts. Empty without experts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExpertLoads<'a> {
-    /// Of each expert of each layer before any is dropped, one layer behind the other: as many numbers for each of the model's layers as
-    /// the layer with most experts has, zeros behind those of a layer with fewer or none.
+    /// Choices of each expert of each layer before any is dropped, one layer after the other: as many numbers for each of the model's
+    /// layers as the layer with most experts has, zeros after those of a layer with fewer or none.
     pub choices: &'a [u32],
-    /// Those that a capacity has dropped and those that it has kept, by layer; zeros without a capacity.
+    /// Choices that a capacity has dropped and those that it has kept, by layer; zeros without a capacity.
     pub dropped_and_kept: &'a [[u32; 2]],
     /// Shadows over all gathers of their matrices, each counted by its owner, and gathers, each counted by all ranks that share experts; none if
     /// there may be no shadow.
@@ -104,7 +104,7 @@ pub struct Worker {
     pub(crate) step: Arc<RankStep>,
     /// Memory that was made, by chunk.
     needs: Vec<Needs>,
-    /// By chunk: number of the first chunk with which it shares its slots.
+    /// Indexed by chunk: number of the first chunk with which it shares its slots.
     pub(crate) pools: Vec<usize>,
     /// Passes of a batch that is evaluated between steps.
     pub(crate) evaluation: Arc<RankStep>,
@@ -116,7 +116,7 @@ pub struct Worker {
     pub(crate) pipeline: Box<dyn DeviceCommunicator>,
     /// Host memory of collectives that computation waits for.
     pub(crate) staging: HostStaging,
-    /// By number.
+    /// Indexed by number.
     pub(crate) chunks: Vec<Chunk>,
     /// Chunks in the order of their stages.
     pub(crate) by_stage: Vec<usize>,
@@ -131,7 +131,7 @@ pub struct Worker {
     pub(crate) loss_scale: f64,
     /// Number of auxiliary losses.
     pub(crate) losses: usize,
-    /// By group of parameters: the sum of the squares of gradients.
+    /// Indexed by group of parameters: the sum of the squares of gradients.
     pub(crate) squares: Vec<f64>,
     /// Losses of an evaluated batch.
     pub(crate) evaluated: Vec<f32>,
@@ -155,8 +155,8 @@ impl Worker {
     /// of the plan.
     ///
     /// # Errors
-    /// A model that the plan cannot shard, programs that would compute something else than those of one device, or what the
-    /// backend or another rank answers.
+    /// A model that the plan cannot shard, programs that would compute something else than those of one device, or an error of the
+    /// backend or of another rank.
     pub fn new(
         backend: &mut dyn Backend,
         job: &Job<'_>,
@@ -168,7 +168,7 @@ impl Worker {
     /// [`Worker::new`] with the work that `fill` supplies in bubbles.
     ///
     /// # Errors
-    /// As [`Worker::new`], or a supplied program that the rank cannot run.
+    /// Same errors as [`Worker::new`], or a supplied program that the rank cannot run.
     pub fn filled(
         backend: &mut dyn Backend,
         job: &Job<'_>,
@@ -181,11 +181,11 @@ impl Worker {
         Ok(worker)
     }
 
-    /// [`Worker::filled`] for a rank whose lists and bytes are asked for and that runs no step: host memory for collectives is
+    /// Returns [`Worker::filled`] for a rank that is only inspected for its lists and bytes and runs no step: host memory for collectives is
     /// counted ([`Worker::staging_bytes`]) and not allocated.
     ///
     /// # Errors
-    /// As [`Worker::filled`].
+    /// Same errors as [`Worker::filled`].
     pub fn dry(
         backend: &mut dyn Backend,
         job: &Job<'_>,
@@ -363,14 +363,14 @@ impl Worker {
         &self.chunks[0].decoder
     }
 
-    /// What the layers of each stage of this rank do under a budget of activations, by length of a micro-batch's sequences
+    /// Plans of the layers of each stage of this rank under a budget of activations, by length of a micro-batch's sequences
     /// ([`Decoder::plans_by_length`]).
     pub fn plans_by_length(&self) -> Vec<LengthPlan> {
         self.chunks.iter().flat_map(|chunk| chunk.decoder.plans_by_length()).collect()
     }
 
-    /// Elements of this rank's tensor shard that each rank of the shard axis steps: equal but for a remainder, or what the
-    /// owners of whole matrices have.
+    /// Elements of this rank's tensor shard that each rank of the shard axis steps: equal but for a remainder, or those of the
+    /// owners of whole matrices.
     pub fn shares(&self) -> Vec<usize> {
         let units = || self.chunks.iter().flat_map(|c| c.units.list.iter().zip(&c.memory.parts));
         let part = |at: usize| {
@@ -396,7 +396,7 @@ impl Worker {
         feed: &mut dyn BatchSource,
     ) -> Result<LossSum, ParallelError> {
         self.forget_reloads();
-        // Those of evaluations do not count.
+        // Choices of evaluations do not count.
         self.take_shadows();
         let step = Arc::clone(self.step_at_hand());
         let mut updates = [Update::default()];
@@ -414,7 +414,7 @@ impl Worker {
     }
 
     /// Sets how many updates the optimizer's state has seen before the run, and how many of the run's steps so far had their update skipped;
-    /// 0 and 0 until it is called. What an optimizer does every few updates follows the updates, not the steps. The same on every rank.
+    /// 0 and 0 until it is called. Optimizer work that is due every few updates counts the updates, not the steps. The same on every rank.
     pub fn set_updates(&mut self, before: u64, skipped: u64) {
         self.updates_ahead = before as i64 - skipped as i64;
     }
@@ -565,8 +565,8 @@ impl Worker {
         self.expert_loads()
     }
 
-    /// The first layer whose router has made numbers that are not finite in the passes since this was called last, as this rank has seen
-    /// them.
+    /// The first layer whose router has computed values that are not finite in the passes since the last call, as far as this rank
+    /// has processed them.
     pub fn take_router_not_finite(&mut self) -> Option<usize> {
         self.chunks.iter_mut().filter_map(|chunk| chunk.decoder.take_router_not_finite()).min()
     }
@@ -586,7 +586,7 @@ impl Worker {
         self.chunks.iter_mut().map(|chunk| chunk.tensor.take_shadows()).fold([0; 2], add)
     }
 
-    /// Sets what follows from the loads of experts ([`ParamRole::is_routing_state`]), as [`Worker::sum_loads`] has summed them last, after an
+    /// Sets the routing state from the loads of experts ([`ParamRole::is_routing_state`]), as [`Worker::sum_loads`] has summed them last, after an
     /// update: loads as multiples of their mean, and corrections, each moved by `rate` against the deviation of its expert's load from the
     /// mean (DeepSeek-V3, arXiv 2412.19437, section 2.1.2). Returns the largest difference between two corrections of a layer of this rank,
     /// if experts have any.
@@ -653,7 +653,7 @@ impl Worker {
         self.rank_losses.chunks_exact((self.rank_losses.len() / self.plan.ranks()).max(1))
     }
 
-    /// Returns rank 0's `word` on every rank; the words of the others are ignored.
+    /// Returns rank 0's `word` on every rank; the words of other ranks are ignored.
     ///
     /// # Errors
     /// An error of another rank.
@@ -719,7 +719,7 @@ fn refuse_asynchronous(job: &Job<'_>) -> Result<(), ParallelError> {
     Ok(())
 }
 
-/// Refuses a program whose holders of a stage see unequally many micro-batches, where K-FAC takes the mean of their curvature.
+/// Refuses a program whose holders of a stage process unequally many micro-batches, where K-FAC takes the mean of their curvature.
 fn refuse_unequal_visits(job: &Job<'_>) -> Result<(), ParallelError> {
     let program = job.program;
     if job.optim.optimizer != OptimizerChoice::Kfac {

@@ -1,4 +1,4 @@
-//! A warm step of several ranks asks for no memory, on no thread of any rank. Alone in its file: another test's allocations
+//! A warm step of several ranks allocates no memory, on no thread of any rank. Alone in its file: another test's allocations
 //! would be counted too.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
 
@@ -29,7 +29,7 @@ const VOCABULARY: u32 = 48;
 const MICRO_BATCHES: usize = 4;
 /// Rounds at most; see the test.
 const ROUNDS: usize = 32;
-/// Rounds that may ask for memory.
+/// Rounds that may allocate memory.
 const WARM: usize = 4;
 
 fn model() -> Model {
@@ -99,7 +99,7 @@ impl SecondMemory for HostMemory {
     }
 }
 
-/// What differs from job to job besides the layout.
+/// Properties that differ from job to job besides the layout.
 #[derive(Debug, Clone, Copy)]
 struct Settings {
     optimizer: OptimizerChoice,
@@ -109,7 +109,7 @@ struct Settings {
     offload: Offload,
 }
 
-/// Whether the last two rounds, both warm, asked for nothing.
+/// Whether the last two rounds, both warm, allocated nothing.
 fn is_quiet(counts: &[u64]) -> bool {
     counts.len() >= WARM + 2 && counts.ends_with(&[0, 0])
 }
@@ -151,7 +151,7 @@ fn rank(
     let ids: Vec<u32> = (0..SEQ as u32).map(|i| i % VOCABULARY).collect();
     let scale = 1.0 / (MICRO_BATCHES * SEQ * plan.data_ranks()) as f32;
     for round in 0..ROUNDS as u64 {
-        // What was noted once costs nothing later.
+        // Recording once costs nothing later.
         worker.keep_notes(round == 1);
         worker.world().barrier("start").unwrap();
         let before = allocations();
@@ -184,7 +184,7 @@ fn rank(
     }
 }
 
-/// Two warm rounds in a row ask for nothing, sooner or later: a thread that the system starts late allocates its name in one
+/// Two warm rounds in a row allocate nothing, sooner or later: a thread that the system starts late allocates its name in one
 /// round, and how many messages are in flight at once, each in a buffer of a pool, depends on timing; but a step's own
 /// allocations are in each round.
 #[test]
@@ -234,7 +234,7 @@ fn a_warm_step_of_several_ranks_asks_for_no_memory() {
     let of = |optimizer, types, several| Settings { optimizer, types, several, offload: Offload::None };
     let element_wise = layouts.iter().map(|l| (l, of(AdamW, wide, false)));
     let short = layouts.iter().map(|l| (l, of(AdamW, narrow, false)));
-    // Not with context parallelism, and not with schedules that split backward passes.
+    // Excludes context parallelism, and schedules that split backward passes.
     let several = [2, 3, 4, 6, 8, 10].map(|at| (&layouts[at], of(AdamW, wide, true)));
     let disk = |settings: Settings| Settings { offload: Offload::Disk, ..settings };
     let away = layouts

@@ -26,7 +26,7 @@ const VOCABULARY: u32 = 64;
 const MICRO_BATCHES: usize = 4;
 /// A micro-batch of ranks that share one sequence.
 const LONG: Shape = Shape { sequences: 1, seq: 4096, purpose: Purpose::Train };
-/// Activations of a rank, less than what keeping everything takes.
+/// Activations of a rank, less than if everything is kept.
 const BUDGET: Bytes = Bytes(12 << 20);
 
 fn model(context: usize) -> Model {
@@ -102,7 +102,7 @@ fn resident() -> u64 {
 /// Number of the one case that a process measures.
 const ALONE: &str = "BESSEMER_MEASURED_CASE";
 
-/// Measures a case in a process of its own. Returns what it has written, as an error if it has failed.
+/// Measures a case in a process of its own. Returns its output, as an error if it has failed.
 fn in_a_process(case: usize) -> Result<String, String> {
     let mut test = Command::new(std::env::current_exe().unwrap());
     let done = test.args(["--exact", NAME, "--nocapture"]).env(ALONE, case.to_string()).output().unwrap();
@@ -114,13 +114,13 @@ fn in_a_process(case: usize) -> Result<String, String> {
 /// Name of the test.
 const NAME: &str = "activations_take_the_predicted_memory_under_every_policy";
 
-/// What one step of all ranks takes.
+/// Memory of one step of all ranks.
 #[derive(Debug, Default)]
 struct Measured {
     /// Activations in the arenas of the devices.
     activations: u64,
     workspace: u64,
-    /// Growth of what is resident.
+    /// Growth of resident memory.
     touched: u64,
 }
 
@@ -202,12 +202,12 @@ fn activations_take_the_predicted_memory_under_every_policy() {
         Recompute::Full,
     ];
     let policies = policies.map(RecomputePlan::from).into_iter();
-    // Of two micro-batches in flight one keeps everything.
+    // One of two micro-batches in flight keeps everything.
     let policies = policies.chain([RecomputePlan { stored_micro_batches: 1, ..Recompute::Full.into() }]);
     // Layers that recompute under a budget, for micro-batches of two lengths.
     let budget = RecomputePlan { activation_memory: Some(BUDGET), ..Recompute::InputAware.into() };
     let policies = policies.chain([budget.clone()]);
-    // What layers store compressed, and the moments of the optimizer.
+    // Compression of stored activations, and the moments of the optimizer.
     let (none, f32, here) = (Compression::None, StateChoice::F32, Offload::None);
     let mut cases = Vec::new();
     for (ranks, config, every) in &layouts {
@@ -218,7 +218,7 @@ fn activations_take_the_predicted_memory_under_every_policy() {
                 cases.push((*ranks, config, recompute, storage, none, f32, here));
             }
         }
-        // What layers store is the same in all layouts but those that share sequences.
+        // Layers store the same in all layouts but those that share sequences.
         if !*every && config.context == 1 {
             continue;
         }
@@ -240,7 +240,7 @@ fn activations_take_the_predicted_memory_under_every_policy() {
             cases.push((*ranks, config, budget.clone(), Storage::F32, none, f32, Offload::Disk));
         }
     }
-    // What the system's allocator keeps of buffers that are dropped would hide those of the next case, so each case with offloaded
+    // Buffers that the system's allocator keeps after they are dropped would hide those of the next case, so each case with offloaded
     // activations is a process of its own.
     let alone: Option<usize> = std::env::var(ALONE).ok().map(|case| case.parse().unwrap());
     let mut wrong = Vec::new();

@@ -1,13 +1,13 @@
 //! Attention in blocks in [`crate::partition()`], while the rows of everything are sharded (Ring Attention: Li et al. 2021, Liu et al.
 //! 2023; LightSeq: Li et al. 2023).
 //!
-//! A block is the queries of one rank against the keys of one rank; [`bessemer_mesh::BlockSchedule`] says who computes which at which
-//! step. Results are partial ones, in f32 whatever activations are stored in, and are merged as they come: those of the step before, then
-//! this rank's own, so that sums have one order. The backward pass has the merged result and log-sum-exps, and sums what each block
-//! gives, in f32 and in the order of the steps.
+//! A block is the queries of one rank against the keys of one rank; [`bessemer_mesh::BlockSchedule`] assigns blocks to ranks and
+//! steps. Results are partial ones, in f32 whatever activations are stored in, and are merged as they arrive: those of the preceding step,
+//! then this rank's own, so that sums have one order. The backward pass has the merged result and log-sum-exps, and sums the gradients of
+//! each block, in f32 and in the order of the steps.
 //!
-//! Whatever a step needs of other ranks is on its way while the step before is computed, and what a step gives to others while the next
-//! one is: every message is started, and waited for a step later. A rank holds two blocks of keys and values at a time.
+//! Operands of a step that come from other ranks are in flight while the preceding step is computed, and results for other ranks while
+//! the next one is: every message is started, and waited for a step later. A rank holds two blocks of keys and values at a time.
 
 use crate::node::{CollectiveKind, Node};
 use crate::partition::{LayoutConflict, Partition};
@@ -20,10 +20,10 @@ use bessemer_tensor::op::{
 };
 use bessemer_units::DType;
 
-/// What blocks are computed from: of one rank's keys `[k, v]`, of one rank's queries `[q]`, or `[q, out, lse, dout]`.
+/// Operands of a block: of one rank's keys `[k, v]`, of one rank's queries `[q]`, or `[q, out, lse, dout]`.
 type Operands = Vec<View>;
 
-/// A message on its way: this rank sends, receives, or does both.
+/// A message in flight: this rank sends, receives, or does both.
 #[derive(Debug, Clone, Copy)]
 struct Flight {
     id: usize,
@@ -31,7 +31,7 @@ struct Flight {
     dst: View,
 }
 
-/// The operands of a step that come from other ranks, on their way.
+/// The operands of a step that come from other ranks, in flight.
 #[derive(Debug, Default)]
 struct Coming {
     keys: Vec<Option<Flight>>,
@@ -46,7 +46,7 @@ struct Block {
     queries: Operands,
 }
 
-/// What an attention says besides its operands, and the schedule of its blocks.
+/// Attributes of an attention besides its operands, and the schedule of its blocks.
 #[derive(Debug)]
 struct Blocks {
     schedule: BlockSchedule,
@@ -174,7 +174,7 @@ impl Partition<'_> {
         Ok(())
     }
 
-    /// Merges what other ranks have computed for this rank's queries.
+    /// Merges the results of other ranks for this rank's queries.
     fn merge_arrived(
         &mut self,
         shape: AttentionShape,
@@ -230,7 +230,7 @@ impl Partition<'_> {
                     Some((task, dq, [dk, dv]))
                 }
             };
-            // What the step before has sent: sums that this rank goes on with, and gradients of its own keys and queries.
+            // Messages that the preceding step has sent: sums that this rank continues, and gradients of its own keys and queries.
             let arrived = std::mem::take(&mut going_on).map(|flight| self.land(flight));
             self.gather_home(relayed, &mut key_sums, &mut home);
             self.add_arrived(dq_sum, &mut dq_home);
@@ -275,7 +275,7 @@ impl Partition<'_> {
         Ok(())
     }
 
-    /// Takes in what has come home of the gradients of this rank's keys: the sums, where they were relayed, or terms.
+    /// Collects the gradients of this rank's keys that have arrived: the sums, where they were relayed, or terms.
     fn gather_home(&mut self, relayed: bool, sums: &mut [View; 2], home: &mut [Option<Flight>; 2]) {
         for (sum, flight) in sums.iter_mut().zip(std::mem::take(home)) {
             match self.land(flight) {
@@ -292,7 +292,7 @@ impl Partition<'_> {
         }
     }
 
-    /// The block of a step, with its operands: waits for those that come from other ranks, and starts what the next step needs.
+    /// The block of a step, with its operands: waits for those that come from other ranks, and starts the messages of the next step.
     fn block_of(
         &mut self,
         blocks: &Blocks,
@@ -307,7 +307,7 @@ impl Partition<'_> {
         let others_keys = arrived(std::mem::take(&mut coming.keys));
         let others_queries = arrived(std::mem::take(&mut coming.queries));
         let next = step + 1;
-        // What goes round is what came.
+        // A relay sends on the keys that it received.
         let passed_on = if blocks.schedule.relayed && step > 0 { &others_keys } else { keys };
         let messages = blocks.schedule.keys(next);
         let send = |pass: &mut Self,
@@ -394,7 +394,7 @@ impl Partition<'_> {
         Some(Flight { id, src, dst })
     }
 
-    /// Waits for a message. What this rank receives by it, if anything.
+    /// Waits for a message. Returns the view that this rank receives, if any.
     fn land(&mut self, flight: Option<Flight>) -> Option<View> {
         let Flight { id, src, dst } = flight?;
         self.push(Node::Wait { id, src, dst, versions: Vec::new() });

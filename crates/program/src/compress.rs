@@ -1,14 +1,14 @@
 //! The pass `compress`: activations that are stored between the forward and the backward pass in fewer bits.
 //!
-//! A value that a backward list finds stored is compressed behind the last node of the forward list that touches it, and
-//! decompressed before the first node of each backward list that does. What is stored is the compressed value; the value itself
+//! A value that a backward list reads as stored is compressed after the last node of the forward list that touches it, and
+//! decompressed before the first node of each backward list that does. The compressed value is stored; the value itself
 //! lives within one list, in scratch. The residual stream that enters a unit is compressed when the unit begins, so the
 //! memory between units is free for the next one.
 //!
-//! Bits of forward passes, and so losses, are kept; gradients are those of backward passes that read the rounded values. Each is
-//! near what it was: within 2^-9 of itself in bf16, within 1/254 of its block's largest magnitude in 8 bits, or 1/127 if it is smaller than
-//! 1/254 of that, with the right sign. Statistics (of
-//! normalisations and of softmax) are stored as they are: they are few, and errors in them would not stay small.
+//! Bits of forward passes, and so losses, are kept; gradients are those of backward passes that read the rounded values. Each value is
+//! near the original: within 2^-9 of itself in bf16, within 1/254 of its block's largest magnitude in 8 bits, or 1/127 if it is smaller than
+//! 1/254 of that, with the right sign. Statistics (of normalisations and of softmax) are stored unchanged: they are few, and errors in them
+//! would not stay small.
 
 use crate::experts::has_counted_rows;
 use crate::node::Node;

@@ -1,4 +1,4 @@
-//! The pass `experts`: a layer whose rank has all experts becomes that of a rank that has some of them. Other ranks have the others, and
+//! The pass `experts`: converts a layer whose rank has all experts into that of a rank that has some of them. Other ranks have the others, and
 //! each has tokens of its own (Lepikhin et al. 2020, GShard; Gale et al. 2022, MegaBlocks, without a capacity).
 //!
 //! | rows | order | made by | read by |
@@ -11,12 +11,12 @@
 //! equally many for every expert, a rank sends R d (p-1)/p elements in each of the four exchanges of a layer and micro-batch.
 //!
 //! Values of received rows hold at most all choices of all ranks that one rank's experts can have: N min(k, E/p) rows for N tokens of all
-//! ranks with k choices each. Kernels read the offsets and touch only the rows that have come.
+//! ranks with k choices each. Kernels read the offsets and touch only the rows that have arrived.
 //!
 //! With [`Shadowing`] some experts are computed by every rank for its own tokens (He et al. 2022, FasterMoE): their rows come first among the
 //! rows of this rank's tokens and are not exchanged. A forward pass chooses them by the rows of all ranks and gathers their matrices; a backward
-//! pass sends each rank's gradient of them to the rank that has the expert, which adds them in the order of the ranks. Operators between are
-//! there twice: on rows that came, and on rows of shadows.
+//! pass sends each rank's gradient of them to the rank that has the expert, which adds them in the order of the ranks. Operators between
+//! exist twice: on received rows, and on rows of shadows.
 //!
 //! | rows | order | made by | read by |
 //! |---|---|---|---|
@@ -41,9 +41,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Experts that every rank may compute for its own tokens.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Shadowing {
-    /// Most of a layer.
+    /// Most shadows of a layer.
     pub slots: usize,
-    /// By which they are chosen.
+    /// Rates by which they are chosen.
     pub rates: ShadowRates,
 }
 
@@ -101,7 +101,7 @@ pub fn without_tokens(unit: &mut UnitProgram) {
     }
 }
 
-/// Values by what an operator of a mixture does with them.
+/// Values by their role in an operator of a mixture.
 #[derive(Default)]
 struct Sides {
     /// Rows of this rank's tokens.
@@ -163,18 +163,18 @@ fn expert_size(unit: &UnitProgram, experts: usize) -> ExpertSize {
     }
 }
 
-/// What a rank has of shadows.
+/// Shadows of a rank.
 struct Shadows {
     costs: ShadowCosts,
     /// Experts, and the offsets of their rows.
     rows: ShadowRows,
     /// Offsets of all ranks' rows that are exchanged.
     routed: View,
-    /// By value of received rows that no exchange makes or reads: the value of the rows for shadows.
+    /// Keyed by value of received rows that no exchange makes or reads: the value of the rows for shadows.
     values: BTreeMap<usize, usize>,
-    /// By stack of matrices: the matrices of shadows.
+    /// Keyed by stack of matrices: the matrices of shadows.
     matrices: BTreeMap<usize, View>,
-    /// By gradient of a stack: that of the shadows' matrices, and what all ranks have made of those of this rank's experts.
+    /// Keyed by gradient of a stack: that of the shadows' matrices, and the gradients by all ranks of those of this rank's experts.
     gradients: BTreeMap<usize, [View; 2]>,
 }
 
@@ -248,7 +248,7 @@ fn add_like(
 struct Spreading<'a> {
     unit: &'a mut UnitProgram,
     rank: Rank,
-    /// By value of this rank's rows that an expert reads or makes: the value of the rows on the side of the experts.
+    /// Keyed by value of this rank's rows that an expert reads or makes: the value of the rows on the side of the experts.
     crossing: BTreeMap<usize, usize>,
     /// All values on the side of the experts.
     received: BTreeSet<usize>,
@@ -336,7 +336,7 @@ impl<'a> Spreading<'a> {
         }
     }
 
-    /// The view of what an operator of an expert touches.
+    /// The view that an operator of an expert touches.
     fn on_experts(&self, view: &mut View) {
         let id = view.buffer.id as usize;
         let id = self.crossing.get(&id).copied().unwrap_or(id);
@@ -373,7 +373,7 @@ impl<'a> Spreading<'a> {
         }
     }
 
-    /// The same operator of experts on the rows for shadows.
+    /// Returns the same operator of experts on the rows for shadows.
     fn of_shadows(&self, op: &Op) -> Option<Op> {
         let shadows = self.shadows.as_ref()?;
         let mut op = op.clone();
@@ -393,7 +393,7 @@ impl<'a> Spreading<'a> {
         Some(op)
     }
 
-    /// Sends the gradient of shadows to the ranks that have the experts, and adds what comes to theirs.
+    /// Sends the gradient of shadows to the ranks that have the experts, and adds the received ones to theirs.
     fn return_gradients(&mut self, gradient: View, dweight: usize) {
         let Some(Shadows { rows, gradients, .. }) = &self.shadows else { return };
         let (slots, terms) = (rows.slots, gradients[&dweight][1]);
@@ -480,7 +480,7 @@ impl<'a> Spreading<'a> {
     }
 }
 
-/// Whether only those rows of a value are there that other ranks have sent.
+/// Whether a value contains only those rows that other ranks have sent.
 pub(crate) fn has_counted_rows(unit: &UnitProgram, id: usize) -> bool {
     let nodes = || unit.lists.iter().flatten();
     let receives = nodes().any(|node| matches!(node.op(), Some(Op::ReceivedGroups(_))));
@@ -505,7 +505,7 @@ fn by_groups(op: &mut Op, offsets: View, live: View) {
     }
 }
 
-/// Whether an operator reads or makes rows with the matrices of experts.
+/// Whether an operator reads or writes rows with the matrices of experts.
 fn is_grouped(op: &Op) -> bool {
     matches!(
         op,

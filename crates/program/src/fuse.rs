@@ -1,4 +1,4 @@
-//! The pass `fuse`: what the operators can do in one launch, where nothing travels in between.
+//! The pass `fuse`: merges nodes that one launch can compute, where there is no communication in between.
 //!
 //! | nodes | one launch |
 //! |---|---|
@@ -6,7 +6,7 @@
 //! | token rows, position rows, their sum | `embedding` with learned positions |
 //! | gradients of position table and token table from one gradient | `embedding_backward` with positions |
 //!
-//! A value between the two that anything else reads stays, and with it both nodes.
+//! A value between the two that another node reads stays, and with it both nodes.
 
 use crate::node::{Launch, Node};
 use crate::unit::{Phase, UnitProgram};
@@ -66,7 +66,7 @@ fn sum(unit: &UnitProgram, phase: Phase, at: usize, add: Add) -> Option<Fused> {
         Node::Launch(Launch { op: Op::Linear(linear), .. })
             if linear.residual.is_none() && linear.activation.is_none() =>
         {
-            // What the product reads must still be there at the sum.
+            // Operands of the product must still be valid at the sum.
             let op = Linear { residual: Some(add.a), out: add.out, ..linear };
             Some(Fused { op: op.into(), gone: vec![maker] })
         }

@@ -105,7 +105,7 @@ impl Partition<'_> {
         let rows = Local::of(&value.form.dims[0], None);
         let held = Local::of(&copy.columns, Some((self.rank.degree, self.rank.index)));
         let columns = value.cols - copy.first;
-        // As if the value began with the first column of the copy.
+        // Offset for a value that begins with the first column of the copy.
         let from = view.offset % value.cols - copy.first;
         let row = view.offset / value.cols;
         let view = View { offset: row * columns + from, ..view };
@@ -218,7 +218,7 @@ fn columns_of<'o>(
     all
 }
 
-/// The blocks of a dim that lie within some columns.
+/// The blocks of a dim that are within some columns.
 fn blocks_within(dim: &Dim, columns: &Columns) -> Vec<Block> {
     let mut start = 0;
     let within = |block: &&Block| {

@@ -1,8 +1,8 @@
-//! Input-aware recomputation: which layers recompute is planned for each input size, under a memory budget (Liao et al. 2022,
+//! Input-aware recomputation: the recomputing layers are planned for each input size, under a memory budget (Liao et al. 2022,
 //! "Mimose: An Input-Aware Checkpointing Planner for Efficient Training on GPU").
 //!
-//! Mimose measures the bytes of each layer at some sizes while it trains, and fits a quadratic in the size to them. A unit program
-//! tells its bytes exactly at every size ([`crate::plan_memory`]), so nothing is fitted here: the caller knows what each layer
+//! Mimose measures the bytes of each layer at some sizes while it trains, and fits a quadratic in the size to them. The bytes of a unit
+//! program are exact at every size ([`crate::plan_memory`]), so nothing is fitted here: the caller has the bytes that each layer
 //! frees when it recomputes, and [`choose_layers`] is the greedy choice of the paper.
 
 use bessemer_units::Bytes;
@@ -10,11 +10,11 @@ use bessemer_units::Bytes;
 /// Layers of one bucket take at least this share of the bucket's largest.
 const BUCKET: f64 = 0.9;
 
-/// Layers, by increasing number, whose recomputation frees at least `needed` bytes; `freed` says for each layer what its
+/// Layers, by increasing number, whose recomputation frees at least `needed` bytes; `freed` has for each layer the bytes that its
 /// recomputation frees. All of them if even they do not free so much.
 ///
 /// Layers are sorted into buckets of nearly equal bytes, the largest first, and within a bucket deeper layers first. Of these the last
-/// that frees all that is still needed is taken; if none does, the first, and the search goes on.
+/// that frees all that is still needed is taken; if none does, the first, and the search continues.
 pub fn choose_layers(freed: &[Bytes], needed: Bytes) -> Vec<usize> {
     let mut by_bytes: Vec<usize> = (0..freed.len()).collect();
     by_bytes.sort_by_key(|layer| (std::cmp::Reverse(freed[*layer]), *layer));

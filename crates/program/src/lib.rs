@@ -1,4 +1,4 @@
-//! What one pass of one unit of a model does, as a value: a list of operators and collectives on virtual buffers.
+//! Program of one pass of one unit of a model, as a value: a list of operators and collectives on virtual buffers.
 //!
 //! A model records each of its distinct units once, for one device ([`Recorder`]): embedding, layer, head, each with a list for
 //! each [`Phase`]. Passes rewrite the program, each from program to program:
@@ -6,23 +6,23 @@
 //! | pass | what it does |
 //! |---|---|
 //! | [`recompute()`] | values are computed again in the backward pass instead of being saved |
-//! | [`partition()`] | global shapes become those of one rank; collectives stand where layouts differ |
+//! | [`partition()`] | global shapes become those of one rank; collectives are inserted where layouts differ |
 //! | [`experts()`] | a rank has some experts of a layer; rows of tokens are exchanged by counts |
 //! | [`partition_activations()`] | ranks that all have the stream keep some rows of it for the backward pass |
-//! | [`fuse()`] | products with their residual sums, token rows with position rows, where nothing travels in between |
+//! | [`fuse()`] | products with their residual sums, token rows with position rows, where there is no communication in between |
 //! | [`split()`] | a backward pass becomes its input part and its weight part |
-//! | [`overlap()`] | collectives beside products that are made in pieces of rows |
-//! | [`overlap_experts()`] | exchanges of rows in pieces beside products of experts |
+//! | [`overlap()`] | collectives concurrent with products that are made in pieces of rows |
+//! | [`overlap_experts()`] | exchanges of rows in pieces, concurrent with products of experts |
 //! | [`compress()`] | activations are stored in fewer bits between the forward and the backward pass |
-//! | [`offload()`] | stored values wait for the backward pass in a second memory |
-//! | [`seal()`] | versions of what each node touches, for the verifier |
-//! | [`plan_memory()`] | which values outlive their list, and where the others lie |
+//! | [`offload()`] | stored values are in a second memory until the backward pass |
+//! | [`seal()`] | versions of the values that each node touches, for the verifier |
+//! | [`plan_memory()`] | which values outlive their list, and the offsets of the others |
 //!
 //! [`run()`] interprets a list on a [`bessemer_tensor::Backend`]; [`verify()`] refuses one that would be wrong, [`print()`] writes it
 //! for people. The list order alone is correct on one device stream.
 //!
-//! What must never happen: a list that depends on numbers computed in a step; a value that is read in another layout than it
-//! has; a pass that changes bits without saying so.
+//! Invariants: no list depends on numbers computed in a step; no value is read in another layout than its own; no pass changes bits
+//! unless its documentation states it.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod blocks;

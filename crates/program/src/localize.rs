@@ -1,4 +1,4 @@
-//! Which elements of a dim are here, and what an operator's own numbers are for them.
+//! Elements of a dim that are here, and the attributes of an operator on them.
 
 use bessemer_mesh::{Dim, DimRange, even};
 use bessemer_tensor::View;
@@ -10,7 +10,7 @@ use std::ops::Range;
 pub(crate) struct Local(Vec<DimRange>);
 
 impl Local {
-    /// Of all elements, or of part `index` of `parts`.
+    /// Elements of the whole dim, or of part `index` of `parts`.
     pub(crate) fn of(dim: &Dim, part: Option<(usize, usize)>) -> Local {
         Local(match part {
             Some((parts, index)) => dim.part(parts, index),
@@ -32,7 +32,7 @@ impl Local {
         self.0.first().map_or(0, |s| s.start)
     }
 
-    /// Where elements `first .. first + len` of the whole dim are here: those of them that are.
+    /// Local range of elements `first .. first + len` of the whole dim: of those that are here.
     pub(crate) fn range(&self, first: usize, len: usize) -> Range<usize> {
         let before =
             |element: usize| self.0.iter().map(|s| element.clamp(s.start, s.end()) - s.start).sum::<usize>();
@@ -52,7 +52,7 @@ struct AttentionPart {
 }
 
 impl AttentionPart {
-    /// From the dim by which queries are sharded, and the first element of it that is here. `by_sequences`: rows are sharded in whole
+    /// Returns the part for the dim by which queries are sharded, and its first element here. `by_sequences`: rows are sharded in whole
     /// sequences.
     fn new(origin: Option<(usize, usize)>, whole: &AttentionShape, by_sequences: bool) -> AttentionPart {
         let all = AttentionPart { head: 0, query: 0, sequence: None };
@@ -64,7 +64,7 @@ impl AttentionPart {
         }
     }
 
-    /// Sets what an attention with these queries and keys says about itself.
+    /// Sets the attributes of an attention with these queries and keys.
     fn of(
         self,
         (shape, mask, dropout): (&mut AttentionShape, &mut AttentionMask, &mut Option<AttentionDropout>),
@@ -99,7 +99,7 @@ pub(crate) fn first_token(op: &mut Op) -> Option<(&mut usize, &'static str)> {
     }
 }
 
-/// Sets what an operator says about itself besides its views: heads, and where its part of the whole begins. `whole` is the
+/// Sets the attributes of an operator besides its views: heads, and where its part of the whole begins. `whole` is the
 /// operator on the whole values; `origins` names, of each operand that is sharded, the dim and its first element.
 pub(crate) fn localize(
     op: &mut Op,

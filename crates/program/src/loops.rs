@@ -27,8 +27,8 @@ pub fn sharded_loop(rule: &Rule, operand: &OperandRule, dim: usize, role: AxisRo
     }
 }
 
-/// What keeps an operator from being sharded along a loop: the name of a factor that it needs whole, or one of several whose part
-/// an operator must say the beginning of; consecutive elements of all of them are no part of one.
+/// Returns the obstacle to sharding an operator along a loop: the name of a factor that it needs whole, or one of several whose offset
+/// an operator needs; consecutive elements of all of them are no part of one.
 pub fn unshardable(rule: &Rule, along: &Loop) -> Option<&'static str> {
     let problem = |f: &&usize| {
         let factor = rule.factors[**f];

@@ -204,7 +204,7 @@ impl Partition<'_> {
         Ok(())
     }
 
-    /// Where a rank writes the losses of its tokens, which are then gathered to those of all tokens, the value `id`.
+    /// View to which a rank writes the losses of its tokens, which are then gathered to those of all tokens, the value `id`.
     pub(crate) fn losses_of_rows(&mut self, id: usize, after: &mut Vec<Node>) -> View {
         let mut name = format!("{}.of_rows", self.global.values[id].name);
         if self.global.find(&name).is_some() {

@@ -1,8 +1,8 @@
-//! The pass `memory`: which values must outlive their list, and where the others lie in memory that all lists share.
+//! The pass `memory`: which values must outlive their list, and the offsets of the others in memory that all lists share.
 //!
 //! | home | lives |
 //! |---|---|
-//! | bound | as long as its provider says: parameters, gradients, inputs, the residual stream |
+//! | bound | as long as its provider defines: parameters, gradients, inputs, the residual stream |
 //! | saved | from the forward pass of a micro-batch to its backward pass, or to the input part of it |
 //! | kept | from the forward pass to the weight part of a split backward pass |
 //! | pending | from the input part to the weight part |
@@ -25,7 +25,7 @@ use std::ops::Range;
 /// Memory that a value lives in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Home {
-    /// Not the unit's.
+    /// Memory that does not belong to the unit.
     Bound,
     /// Once for each micro-batch between its forward and its backward pass.
     Saved,
@@ -38,7 +38,7 @@ pub enum Home {
 }
 
 impl Home {
-    /// Whether a value of this home is scratch in lists of the phase: what waits between the parts of a split backward pass
+    /// Whether a value of this home is scratch in lists of the phase: values between the parts of a split backward pass
     /// lives within one list in the others.
     pub fn is_scratch(self, phase: Phase) -> bool {
         let parts = matches!(phase, Phase::BackwardInput | Phase::BackwardWeight);
@@ -52,11 +52,11 @@ pub type Scratch = BTreeMap<DType, usize>;
 /// Memory plan of a unit: a home for each value, and offsets within the scratch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnitMemory {
-    /// By value.
+    /// Indexed by value.
     pub homes: Vec<Home>,
-    /// By [`Phase`] and value: first element in the scratch of the value's type, for scratch that the phase touches.
+    /// Indexed by [`Phase`] and value: first element in the scratch of the value's type, for scratch that the phase touches.
     pub offsets: [Vec<Option<usize>>; 5],
-    /// By [`Phase`] and value: the saved value whose memory a scratch value takes, as the phase is the last to read it.
+    /// Indexed by [`Phase`] and value: the saved value whose memory a scratch value takes, as the phase is the last to read it.
     pub takes: [Vec<Option<usize>>; 5],
     /// Elements of scratch.
     pub scratch: Scratch,
@@ -159,7 +159,7 @@ fn lives(unit: &UnitProgram, phase: Phase, homes: &[Home], takes: &[Option<usize
     lives
 }
 
-/// The value whose place `id` may take at the node that first writes it: every view of `id` that the node writes is exactly a
+/// The value whose memory `id` may take at the node that first writes it: every view of `id` that the node writes is exactly a
 /// view of that value that it reads.
 fn replaced(unit: &UnitProgram, node: &Node, id: usize) -> Option<usize> {
     let Node::Launch(launch) = node else { return None };
@@ -181,7 +181,7 @@ fn replaced(unit: &UnitProgram, node: &Node, id: usize) -> Option<usize> {
     })
 }
 
-/// By value: the saved value that a scratch value of the phase takes the place of, where the phase is the last to read it.
+/// Returns per value the saved value whose memory a scratch value of the phase takes, where the phase is the last to read it.
 fn taken(unit: &UnitProgram, phase: Phase, homes: &[Home]) -> Vec<Option<usize>> {
     let list = unit.list(phase);
     let touched = |nodes: &[Node], id: usize| nodes.iter().flat_map(Node::touches).any(|t| t.value() == id);
@@ -235,7 +235,7 @@ pub struct Request {
 /// Result of a placement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placed {
-    /// By request: first element.
+    /// Indexed by request: first element.
     pub offsets: Vec<usize>,
     /// Elements of all of it.
     pub len: usize,

@@ -5,7 +5,7 @@ use bessemer_tensor::View;
 use bessemer_tensor::op::{Access, Op};
 use std::ops::Range;
 
-/// Where random numbers come from: [`bessemer_tensor::rng::RngKey::new`] of the run's seed, the step and `place`, counted
+/// Source of random numbers: [`bessemer_tensor::rng::RngKey::new`] of the run's seed, the step and `place`, counted
 /// from the step's first sequence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Random {
@@ -20,14 +20,14 @@ pub struct Random {
 pub struct Version {
     /// Number of the value.
     pub value: usize,
-    /// How many nodes of the list have written it before.
+    /// Number of preceding nodes of the list that have written it.
     pub writes: u32,
 }
 
 /// Gradients that one pass replaces or adds to together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum GradientPart {
-    /// Of the layers' matrices and their biases: the weight part of a split backward pass.
+    /// Gradients of the layers' matrices and their biases: the weight part of a split backward pass.
     Matrices,
     /// All others: the input part.
     Others,
@@ -36,7 +36,7 @@ pub enum GradientPart {
 /// An operator that adds to a gradient where the launch's own replaces it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AddingForm {
-    /// Which gradient it writes.
+    /// Part of the gradients that it writes.
     pub part: GradientPart,
     /// The operator.
     pub op: Box<Op>,
@@ -45,7 +45,7 @@ pub struct AddingForm {
 /// An operator.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Launch {
-    /// The operator, on views of virtual buffers. A mask's `first` is what this rank's part begins at within a sequence batch.
+    /// The operator, on views of virtual buffers. A mask's `first` is the begin of this rank's part within a sequence batch.
     pub op: Op,
     /// Runs only in the pass that begins the gradients of an update.
     pub first_only: bool,
@@ -66,21 +66,21 @@ pub enum CollectiveKind {
     /// Every rank has all ranks' rows, or columns: `src` this rank's, `dst` all.
     AllGather,
     /// Every rank has all rows of its columns, where it had its rows of all columns; or the other way round. `src` and `dst`:
-    /// what it had and has.
+    /// the values before and after.
     AllToAll,
-    /// Some ranks send one other rank some values each: a partial permutation ([`Collective::messages`]). `src` what this rank sends,
-    /// `dst` what it receives; the side that is not there has no rows and names the value of the other one. Ranks that do neither have
-    /// no such node. A send waits for nobody, so in one order on all ranks no permutation ever waits for a later one.
+    /// Some ranks send one other rank some values each: a partial permutation ([`Collective::messages`]). `src`: values that this rank sends,
+    /// `dst`: values that it receives; the side that does not exist has no rows and names the value of the other one. Ranks that do neither have
+    /// no such node. A send does not wait, so in one order on all ranks no permutation ever waits for a later one.
     Permute,
 }
 
 impl CollectiveKind {
-    /// Whether parts of a dim become all of it, or the other way round.
+    /// Whether parts of a dim become the whole dim, or the other way round.
     pub(crate) fn moves_dim(self) -> bool {
         matches!(self, CollectiveKind::AllGather | CollectiveKind::ReduceScatter)
     }
 
-    /// As it is printed.
+    /// Name in printed programs.
     pub fn name(self) -> &'static str {
         match self {
             CollectiveKind::AllReduce => "all_reduce",
@@ -140,8 +140,8 @@ impl ExchangePiece {
     }
 }
 
-/// Parts of a collective that are counted on the device. Each of p ranks has E/p experts, the first rank the first ones; what comes from one
-/// rank lies behind what comes from the one before, and rows behind the last one that comes are not written.
+/// Parts of a collective that are counted on the device. Each of p ranks has E/p experts, the first rank the first ones; received rows
+/// are stored in the order of their ranks, and rows after the last received one are not written.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ByCounts {
     /// An all-to-all of rows: those of this rank's tokens by expert, for those of all ranks' tokens for its experts.
@@ -154,7 +154,7 @@ pub enum ByCounts {
         piece: ExchangePiece,
     },
     /// Matrices of shadowed experts: an all-gather of those of this rank for those of all slots, or an all-to-all of gradients of all slots
-    /// for what all ranks have made of this rank's.
+    /// for the gradients by all ranks of this rank's.
     Shadows {
         /// u32 `[1, S]`, as of [`bessemer_tensor::op::ChooseShadows`].
         slots: View,
@@ -172,7 +172,7 @@ impl ByCounts {
         }
     }
 
-    /// The same for a piece of the rows; matrices of shadows have none.
+    /// Returns the same counts for a piece of the rows; matrices of shadows have none.
     pub(crate) fn of_piece(self, piece: ExchangePiece) -> ByCounts {
         match self {
             ByCounts::Rows { offsets, to_experts, .. } => ByCounts::Rows { offsets, to_experts, piece },
@@ -223,17 +223,17 @@ pub struct Collective {
     pub id: usize,
     /// Kind of the collective.
     pub kind: CollectiveKind,
-    /// The axis whose ranks do it.
+    /// The axis whose ranks take part.
     pub axis: Axis,
-    /// Whose values, for messages and the flight recorder.
+    /// Name of the values, for messages and the flight recorder.
     pub name: String,
     /// The dim that is gathered or scattered: 0, rows, or 1, columns, of which every rank has equally many. 0 for other kinds.
     pub dim: usize,
     /// Order in which the ranks share the rows of the whole.
     pub order: PositionOrder,
-    /// Of an all-to-all: the columns, in blocks each of which is sharded by itself. Empty for other kinds.
+    /// Columns of an all-to-all, in blocks each of which is sharded by itself. Empty for other kinds.
     pub columns: Vec<Block>,
-    /// Of a permutation: by rank, what it sends. Empty for other kinds.
+    /// Messages of a permutation, indexed by sending rank. Empty for other kinds.
     pub messages: Messages,
     /// Parts that are counted on the device.
     pub by_counts: Option<ByCounts>,
@@ -243,7 +243,7 @@ pub struct Collective {
     pub dst: View,
     /// The rows of the whole matrix that it is about: all of them, or one piece.
     pub rows: Range<usize>,
-    /// As in [`Launch::versions`].
+    /// Versions, as in [`Launch::versions`].
     pub versions: Vec<Version>,
 }
 
@@ -289,8 +289,8 @@ impl Collective {
         self.src.rows < self.dst.rows
     }
 
-    /// The columns that rank `rank` has in an all-to-all, block by block. Where several ranks have the same ones and they lead
-    /// back to rows, the terms of these ranks lie side by side: all columns, once for each of them.
+    /// The columns that rank `rank` has in an all-to-all, block by block. If several ranks have the same ones and the all-to-all returns
+    /// to rows, the terms of these ranks are side by side: all columns, once for each of them.
     fn columns_of(&self, ranks: usize, rank: usize) -> impl Iterator<Item = BlockColumns> {
         let all: usize = self.columns.iter().map(|block| block.len()).sum();
         let replicas = self.columns.first().map_or(1, |block| block.replicas(ranks));
@@ -331,7 +331,7 @@ impl Collective {
         })
     }
 
-    /// Bytes that rank `index` of `ranks` sends under ring algorithms; in an all-to-all or a permutation, what it sends to others; by
+    /// Bytes that rank `index` of `ranks` sends under ring algorithms; in an all-to-all or a permutation, the bytes sent to others; by
     /// counts, if all are equal.
     pub fn bytes_sent(&self, ranks: usize, index: usize) -> u64 {
         let (total, cols) = (self.total_rows(), self.row_len());
@@ -375,7 +375,7 @@ pub struct OffloadedValue {
     pub offset: u64,
     /// The value, as a whole.
     pub view: View,
-    /// As in [`Launch::versions`].
+    /// Versions, as in [`Launch::versions`].
     pub versions: Vec<Version>,
 }
 
@@ -404,7 +404,7 @@ pub enum Node {
     Launch(Launch),
     /// A collective that is complete before the next node begins.
     Collective(Collective),
-    /// A collective that may run beside the nodes that follow, until its [`Node::Wait`].
+    /// A collective that may run concurrently with the next nodes, until its [`Node::Wait`].
     Start(Collective),
     /// `dst` of the collective with this number has its values after this.
     Wait {
@@ -414,7 +414,7 @@ pub enum Node {
         src: View,
         /// View that the collective writes.
         dst: View,
-        /// As in [`Launch::versions`].
+        /// Versions, as in [`Launch::versions`].
         versions: Vec<Version>,
     },
     /// A value begins its way to the second memory. Its own memory may be written after this.
@@ -430,7 +430,7 @@ pub struct Touch {
     pub operand: &'static str,
     /// The view.
     pub view: View,
-    /// How.
+    /// Kind of access.
     pub access: Access,
 }
 
@@ -447,7 +447,7 @@ impl Launch {
         Launch { op: op.into(), first_only: false, adding: None, versions: Vec::new() }
     }
 
-    /// Both forms of the operator.
+    /// Iterates over both forms of the operator.
     pub fn forms_mut(&mut self) -> impl Iterator<Item = &mut Op> {
         let adding = self.adding.as_mut().map(|adding| &mut *adding.op);
         std::iter::once(&mut self.op).chain(adding)
@@ -502,7 +502,7 @@ impl Node {
         }
     }
 
-    /// The versions of what it touches.
+    /// The versions of the values that it touches.
     pub fn versions(&self) -> &[Version] {
         match self {
             Node::Launch(Launch { versions, .. }) | Node::Wait { versions, .. } => versions,

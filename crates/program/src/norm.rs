@@ -1,7 +1,7 @@
 //! Normalisations in [`crate::partition()`] over rows of which each rank has some columns.
 //!
 //! Each rank sums its columns of a row, the sums are all-reduced, and each computes its columns from the sums of all: for n rows over c
-//! ranks a rank sends 2 n (c-1)/c numbers for a sum. RMSNorm has one in the forward pass, LayerNorm two, one behind the other (the squares are
+//! ranks a rank sends 2 n (c-1)/c numbers for a sum. RMSNorm has one in the forward pass, LayerNorm two in sequence (the squares are
 //! summed about the mean); in the backward pass they have one collective, of one and two sums.
 
 use crate::node::{CollectiveKind, Launch, Node};

@@ -1,14 +1,14 @@
-//! The pass `offload`: values that wait for the backward pass in a second, larger memory (Rajbhandari et al. 2021, ZeRO-Infinity,
+//! The pass `offload`: values that are moved to a second, larger memory until the backward pass (Rajbhandari et al. 2021, ZeRO-Infinity,
 //! section 5.1.2; torchtune's and Megatron-LM's activation offloading).
 //!
-//! A value that a backward list finds stored leaves for the second memory behind the last node of the forward list that touches it,
-//! and is back before the first node of each backward list that does. In between it takes no memory here: the value itself lives
+//! A value that a backward list reads as stored is offloaded after the last node of the forward list that touches it,
+//! and reloaded before the first node of each backward list that does. In between it takes no memory here: the value itself lives
 //! within one list, in scratch. The residual stream that enters a unit leaves when the unit begins, so the memory between units is
 //! free for the next one. Values are copied as they are, so bits are unchanged.
 //!
-//! [`Node::Offload`] ends when the value has been read, not when it has been written: a copy of it is then on its way, in a
-//! buffer of the host. [`Node::Reload`] ends when the value is here. Whoever runs the lists knows from them what the next
-//! reload is ([`reloads`]) and begins it ahead; [`transfer_buffers`] says which buffers suffice.
+//! [`Node::Offload`] ends when the value has been read, not when it has been written: a copy of it is then in flight, in a
+//! buffer of the host. [`Node::Reload`] ends when the value is here. The lists determine the next reload
+//! ([`reloads`]), which their executor begins ahead; [`transfer_buffers`] returns buffers that suffice.
 
 use crate::node::{Node, OffloadedValue};
 use crate::unit::{Phase, UnitProgram};
@@ -49,7 +49,7 @@ pub fn offloads(unit: &UnitProgram) -> impl Iterator<Item = &OffloadedValue> {
     })
 }
 
-/// The values that come back in a list, in its order.
+/// The values that are reloaded in a list, in its order.
 pub fn reloads(unit: &UnitProgram, phase: Phase) -> impl Iterator<Item = &OffloadedValue> {
     unit.list(phase).iter().filter_map(|node| match node {
         Node::Reload(moved) => Some(moved),
@@ -62,8 +62,8 @@ pub fn offloaded_bytes(unit: &UnitProgram) -> u64 {
     offloads(unit).map(|moved| moved.end().next_multiple_of(OFFLOAD_ALIGNMENT)).max().unwrap_or(0)
 }
 
-/// Buffers of the host by their bytes, so that what `layers_ahead` units have written is on its way while the next one runs. With
-/// `reads`: for values that come back, `layers_ahead` units before they are read. Values of one size share their buffers.
+/// Buffers of the host by their bytes, so that the values written by `layers_ahead` units are in flight while the next one runs. With
+/// `reads`: for values that are reloaded, `layers_ahead` units before they are read. Values of one size share their buffers.
 pub fn transfer_buffers<'p>(
     units: impl Iterator<Item = &'p UnitProgram>,
     layers_ahead: usize,

@@ -1,6 +1,6 @@
-//! What the operands of a partitioned operator become: the view that it reads, sliced or gathered where the value lies otherwise
-//! than the operator wants it, and the view that it writes, with the collective that takes what it made to the layout that the
-//! value has.
+//! Operands of a partitioned operator: the view that it reads, sliced or gathered where the layout of the value differs from the one
+//! that the operator needs, and the view that it writes, with the collective that brings the result to the layout of the
+//! value.
 
 use crate::localize::Local;
 use crate::node::{CollectiveKind, Launch, Node};
@@ -13,7 +13,7 @@ use bessemer_tensor::View;
 use bessemer_tensor::op::{Access, Add, Copy, Fill, Op, Operand};
 
 impl Partition<'_> {
-    /// The view that an operand reads: sliced or gathered where its value lies otherwise than the operator wants it. `columns`: if
+    /// The view that an operand reads: sliced or gathered where the layout of its value differs from the one that the operator needs. `columns`: if
     /// rows are gathered, only those columns of them, under this name.
     pub(crate) fn read(
         &mut self,
@@ -48,12 +48,12 @@ impl Partition<'_> {
         }
     }
 
-    /// Whether a rank's rows do not follow each other in the whole.
+    /// Whether a rank's rows are not consecutive in the whole.
     fn has_stretches(&self) -> bool {
         self.rank.divides_rows_first() && self.rank.order != PositionOrder::Consecutive
     }
 
-    /// A view of a value as it lies here.
+    /// The local view of a value, in its layout here.
     pub(crate) fn local_view(&self, id: usize, view: View, placement: Placement) -> View {
         let all = &self.global.values[id];
         let part = view.rows < all.rows && self.rank.divides_rows_first();
@@ -155,7 +155,7 @@ impl Partition<'_> {
         }
     }
 
-    /// The view that an operand writes, and what is done about it after the operator.
+    /// The view that an operand writes, and the collectives on it after the operator.
     pub(crate) fn write(
         &mut self,
         op: &Op,
@@ -225,15 +225,15 @@ impl Partition<'_> {
         }
     }
 
-    /// Whether an operator makes a term of a gradient of which each rank keeps a part.
+    /// Whether an operator computes a term of a gradient of which each rank keeps a part.
     pub(crate) fn scatters_gradient(&self, operand: &Operand, made: Placement) -> bool {
         let id = operand.view.buffer.id as usize;
         let sharded = matches!(self.placements[id], Some(Placement::Shard { .. }));
         sharded && self.global.values[id].parameter.is_some() && matches!(made, Placement::Partial { .. })
     }
 
-    /// The view in which an operator writes its term of a gradient, or a gradient beside such a one. The terms are reduce-scattered, and
-    /// this rank's part is added to what the gradient holds: nothing, in the pass that begins the gradients of an update.
+    /// The view in which an operator writes its term of a gradient, or a gradient next to such a one. The terms are reduce-scattered, and
+    /// this rank's part is added to the gradient's contents: nothing, in the pass that begins the gradients of an update.
     pub(crate) fn write_terms(&mut self, operand: &Operand, made: Placement, after: &mut Vec<Node>) -> View {
         let (id, view) = (operand.view.buffer.id as usize, operand.view);
         let terms = self.whole_copy(id, "terms", None);
@@ -264,7 +264,7 @@ impl Partition<'_> {
         let begin = |dst: View| Op::from(Fill { dst, value: 0.0 });
         let gradient = matches!(self.global.values[id].class, Class::Gradient(_));
         match operand.access {
-            // The operator adds to what is there.
+            // The operator adds to the existing contents.
             Access::Update => self.push(Node::launch(begin(terms))),
             _ if gradient => {
                 after.push(Node::Launch(Launch { first_only: true, ..Launch::new(begin(here)) }));
@@ -280,13 +280,13 @@ impl Partition<'_> {
     }
 }
 
-/// Whether what an operator makes stays a term of a sum: offsets of a rank's own rows, and rows of experts, which are combined before
+/// Whether the result of an operator stays a term of a sum: offsets of a rank's own rows, and rows of experts, which are combined before
 /// they are summed (1/k of the elements).
 fn leaves_terms(op: &Op) -> bool {
     matches!(op, Op::AssignRows(_) | Op::GroupedLinear(_) | Op::GroupedLinearBackwardInput(_))
 }
 
-/// What tells operands of an operator apart: no two of them are the same view unless they are the same value.
+/// Key that distinguishes operands of an operator: no two of them are the same view unless they are the same value.
 pub(crate) fn key(view: &View) -> usize {
     // Number of the value and first element; views of one operator on one value differ in it or are one view.
     (view.buffer.id as usize) << 40 | view.offset

@@ -1,11 +1,11 @@
-//! The pass `overlap`: collectives beside products.
+//! The pass `overlap`: collectives concurrent with products.
 //!
 //! Rows of a product do not depend on each other, so a product is made in pieces of rows:
-//! - behind an all-gather of the forward pass, each piece as soon as its rows are there, while the next ones arrive;
-//! - before an all-reduce or a reduce-scatter, each piece leaves while the next is made; where all rows stay here, the gradient
-//!   of a linear map's input is made before those of its parameters, which then run beside the sum.
+//! - after an all-gather of the forward pass, each piece as soon as its rows have arrived, while the next ones arrive;
+//! - before an all-reduce or a reduce-scatter, each piece is sent while the next is made; where all rows stay here, the gradient
+//!   of a linear map's input is made before those of its parameters, which then run concurrently with the sum.
 //!
-//! What was started is waited for before the first node that touches its result. All-gathers of the backward pass wait as a
+//! A started collective is waited for before the first node that touches its result. All-gathers of the backward pass wait as a
 //! whole. Bits are unchanged: kernels choose how to make a product by its rows only below [`LEAST_ROWS`].
 
 use crate::node::{Collective, CollectiveKind, Launch, Node};
@@ -24,7 +24,7 @@ fn pieces(rows: usize) -> impl Iterator<Item = Range<usize>> {
     (0..PIECES).map(move |i| rows * i / PIECES..rows * (i + 1) / PIECES)
 }
 
-/// Rewrites every list that has collectives beside products.
+/// Rewrites every list that has collectives next to products.
 pub fn overlap(unit: &mut UnitProgram) {
     for phase in Phase::ALL {
         let list = std::mem::take(&mut unit.lists[phase as usize]);
@@ -54,7 +54,7 @@ fn of_rows(op: &Op, rows: &Range<usize>) -> Op {
     }
 }
 
-/// The rows of a product whose pieces may be made one by one: of one that reads (or makes) all of `view`.
+/// The rows of a product whose pieces may be made one by one: of a product that reads (or writes) all of `view`.
 fn product(node: &Node, reads: Option<View>, makes: Option<View>) -> Option<usize> {
     let Node::Launch(Launch { op, first_only: false, .. }) = node else { return None };
     let (x, out) = match op {
@@ -85,7 +85,7 @@ pub(crate) fn wait(c: &Collective) -> Node {
     Node::Wait { id: c.id, src: c.src, dst: c.dst, versions: Vec::new() }
 }
 
-/// Products right behind an all-gather.
+/// Makes pieces of products right after an all-gather.
 fn arriving(mut list: Vec<Node>, wanted: bool) -> Vec<Node> {
     let mut at = 0;
     while wanted && at + 1 < list.len() {
@@ -139,7 +139,7 @@ fn leaving(mut list: Vec<Node>) -> Vec<Node> {
             nodes.extend(op.as_ref().map(|op| Node::launch(of_rows(op, &part.rows))));
             nodes.push(Node::Start(part.clone()));
         }
-        // The gradients of the same map's parameters run beside the sum.
+        // The gradients of the same map's parameters run concurrently with the sum.
         let gradients = sum.kind == CollectiveKind::AllReduce
             && at >= 2
             && matches!(

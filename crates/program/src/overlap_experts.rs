@@ -1,17 +1,17 @@
-//! The pass `overlap_experts`: exchanges of rows beside products of experts (He et al. 2022, FasterMoE, smart schedule).
+//! The pass `overlap_experts`: exchanges of rows concurrent with products of experts (He et al. 2022, FasterMoE, smart schedule).
 //!
 //! An exchange of tokens' rows for experts goes in pieces by blocks of ranks ([`ExchangePiece`]). Rows that arrive are in the order of the ranks
 //! they come from, so a piece is some groups of the received rows, and operators on it read these groups' offsets:
 //!
 //! ```text
 //! network   S1 S2 S3 ......... R1 R2 R3
-//! device    S0 C0 shadows R0 C1 .. C2 .. C3  weight gradients, what else needs no results
+//! device    S0 C0 shadows R0 C1 .. C2 .. C3  weight gradients, operators that need no results
 //! ```
-//! S sends rows to their experts, C is the operators of experts on what has come, R sends results back; number 0 are the own rows. Gradients of
-//! the experts' matrices follow, each of all rows. Operators on rows for shadows run before the first wait for rows; later ones that need no
+//! S sends rows to their experts, C is the operators of experts on received rows, R sends results back; number 0 are the own rows. Gradients
+//! of the experts' matrices follow, each of all rows. Operators on rows for shadows run before the first wait for rows; later ones that need no
 //! results run before the wait for results.
 //!
-//! Bits are unchanged: a row's values do not depend on the rows beside it, and sums over rows are not cut. Exchanges whose groups have fewer
+//! Bits are unchanged: a row's values do not depend on the other rows, and sums over rows are not cut. Exchanges whose groups have fewer
 //! than [`LEAST_ROWS`] rows, if all experts have as many, stay whole: the matrices of all experts are read once for each piece.
 
 use crate::node::{ByCounts, Collective, ExchangePiece, Launch, Node};
@@ -23,7 +23,7 @@ use bessemer_tensor::op::{Access, Op};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// Rewrites every list of a unit whose experts are spread over the ranks of an axis.
+/// Rewrites every list of a unit whose experts are sharded over the ranks of an axis.
 pub fn overlap_experts(unit: &mut UnitProgram, rank: Rank) {
     let groups = unit.lists.iter().flatten().find_map(|node| match node.op() {
         Some(Op::ReceivedGroups(op)) => Some(op.groups),
@@ -103,7 +103,7 @@ impl Touched {
         }
     }
 
-    /// Whether the order of the nodes and of this one matters.
+    /// Whether these nodes and this one do not commute.
     fn conflicts(&self, node: &Node) -> bool {
         node.touches().iter().any(|touch| match touch.access {
             Access::Read => self.written.contains(&touch.value()),
@@ -201,7 +201,7 @@ impl Layer<'_> {
         let waits: Vec<Node> = returned.iter().filter_map(until).collect();
         let rest = &self.list[self.last + 1..];
         let launches = rest.iter().position(|node| node.op().is_none()).unwrap_or(rest.len());
-        // Later operators run before the wait for results, unless they or what stays behind it need the other first.
+        // Later operators run before the wait for results, unless they depend on it or on operators that stay after it.
         let (mut held, mut stay) = (Touched::of(&waits), Vec::new());
         for node in others.after.iter().chain(&rest[..launches]) {
             if node.op().is_none() || held.conflicts(node) {
@@ -228,12 +228,12 @@ impl Layer<'_> {
     /// Sorts the other operators of the layer; none if one of them must run between two products of a piece.
     fn others(&self, back: &Collective) -> Option<Others> {
         let products = Touched::of(self.between().filter(|node| self.is_product(node)));
-        // What has come or was made so far, and what runs after the last piece.
+        // Values received or computed so far, and operators that run after the last piece.
         let (mut made, mut after) = (Touched::of([&self.list[self.first]]), Touched::default());
         let (mut others, mut early) = (Others::default(), Vec::new());
         for node in self.between() {
             if self.is_product(node) {
-                // It would run before what it comes after.
+                // It would run before an operator that it depends on.
                 if after.conflicts(node) {
                     return None;
                 }
@@ -248,7 +248,7 @@ impl Layer<'_> {
                 early.push(node);
             }
         }
-        // What a product needs, or what is needed for that, runs before the first one.
+        // Operators that a product depends on, directly or not, run before the first one.
         let mut needed = products;
         for node in early.into_iter().rev() {
             if needed.conflicts(node) {

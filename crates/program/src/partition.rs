@@ -1,24 +1,25 @@
-//! The pass `partition`: a unit for one device becomes the unit of one rank.
+//! The pass `partition`: converts a unit for one device into the unit of one rank.
 //!
 //! The layouts of parameters, gradients, inputs and of the residual stream are given; every other value gets its layout where it
-//! is made, from the sharding rule of the operator ([`bessemer_tensor::op::Op::rule`]):
+//! is computed, from the sharding rule of the operator ([`bessemer_tensor::op::Op::rule`]):
 //!
 //! 1. A loop of the operator is sharded if a parameter or gradient that it touches is sharded there; else if a value that it
-//!    makes is declared so; else if a value that it reads is.
-//! 2. What it reads and has that loop must be sharded there: a replicated value is sliced. What it reads without that loop must
+//!    writes is declared so; else if a value that it reads is.
+//! 2. Operands with that loop must be sharded there: a replicated value is sliced. Operands without that loop must
 //!    be replicated: rows that are sharded are gathered.
-//! 3. What it makes is sharded if it has the loop, and partial if the loop is contracted. A partial value is reduced at once to
-//!    the layout that it is declared to have; if none is, to shards of rows where the loop is one of rows, and to all ranks
+//! 3. A result is sharded if it has the loop, and partial if the loop is contracted. A partial value is reduced at once to
+//!    its declared layout; if none is declared, to shards of rows where the loop is one of rows, and to all ranks
 //!    otherwise. A partial gradient of a parameter stays partial, and is reduced when the unit's gradients are complete.
-//! 4. Of a value that an operator reads both ways, here some rows and there all of them, only the columns are gathered of which
-//!    all rows are read.
+//! 4. If an operator reads a value both ways, some columns with the rows here and some with all rows, only the latter columns
+//!    are gathered.
 //!
-//! With the Megatron-LM layouts of the parameters (Shoeybi et al. 2019) this gives their *f* and *g*; with the rows of the
+//! With the Megatron-LM layouts of the parameters (Shoeybi et al. 2019) this yields their *f* and *g*; with the rows of the
 //! residual stream sharded, sequence parallelism (Korthikanti et al. 2022): every all-reduce is then a reduce-scatter and an
 //! all-gather. With those rows sharded and no parameter, context parallelism: each rank computes its queries' attention from the
-//! keys and values of all ranks, which are gathered; its rows are two stretches, so that all ranks compute equally much (Llama 3: Grattafiori et al. 2024, section 3.3.2), and their gradients are
-//! reduce-scattered. For s rows of keys and values of width w over c ranks a rank sends 2 s w (c-1)/c elements a layer in the
-//! forward pass, and 4 s w (c-1)/c in the backward pass, which gathers them again. The loss over a vocabulary that is sharded is the one composite: its two halves are operators of their own, and
+//! keys and values of all ranks, which are gathered; its rows are two stretches, so that all ranks compute equally much (Llama 3:
+//! Grattafiori et al. 2024, section 3.3.2), and their gradients are reduce-scattered. For s rows of keys and values of width w over c ranks
+//! a rank sends 2 s w (c-1)/c elements a layer in the forward pass, and 4 s w (c-1)/c in the backward pass, which gathers them again. The
+//! loss over a vocabulary that is sharded is the one composite: its two halves are operators of their own, and
 //! log-sum-exps are combined between them.
 //!
 //! Bits: sums are formed in the order of the ranks; nothing else changes.
@@ -69,15 +70,15 @@ pub struct LayoutConflict {
 /// Rewrites the unit for a rank of several axes, one axis after the other. For one rank alone nothing changes.
 ///
 /// To the pass of a later axis a collective of an earlier one is a node like any other: it works on every element alike, but for
-/// the dim that it gathers or scatters. So rows that two axes of a grid shard are divided by the first of them first, and what is gathered of a
-/// parameter is divided by the last one first: as in [`bessemer_mesh::Layout`], where the axis that gathers comes last.
+/// the dim that it gathers or scatters. So the first of two axes of a grid divides rows first, and the last one divides gathered parameters
+/// first: as in [`bessemer_mesh::Layout`], where the axis that gathers comes last.
 ///
 /// Axes whose ranks share sequences come last, the one of blocks after the one of heads. Their ranks have the heads that a line of
-/// tensor-parallel ranks has left them. Of rows the last axis divides first: a line with sequence parallelism shards the rows of its ranks'
+/// tensor-parallel ranks has left them. The last axis divides rows first: a line with sequence parallelism shards the rows of its ranks'
 /// positions, and ranks that exchange heads do so for the positions of their group.
 ///
 /// # Errors
-/// A value that an operator needs in a layout that no collective of this pass leads to.
+/// A value that an operator needs in a layout that no collective of this pass produces.
 pub fn partition(unit: &UnitProgram, ranks: &[Rank]) -> Result<UnitProgram, Box<LayoutConflict>> {
     (0..ranks.len()).try_fold(unit.clone(), |unit, at| partition_over(&unit, ranks[at], &ranks[..at]))
 }
@@ -140,14 +141,14 @@ pub(crate) struct Partition<'a> {
     before: &'a [Rank],
     /// The axis shards every matrix of experts, so that each of its ranks needs the rows of all tokens.
     shards_experts: bool,
-    /// By value of the global unit, once it is known.
+    /// Indexed by value of the global unit; `None` until it is determined.
     pub(crate) placements: Vec<Option<Placement>>,
     pub(crate) out: UnitProgram,
-    /// All rows of values whose rows are sharded, or of some columns of them, as long as those are what they were: by value, first
+    /// All rows of values whose rows are sharded, or of some columns of them, as long as those are unchanged. Keyed by value, first
     /// column and number of columns.
     pub(crate) gathered: BTreeMap<(usize, usize, usize), View>,
-    /// All rows of this rank's heads of values whose rows are sharded, by value, likewise. What a forward pass leaves here its
-    /// backward pass finds.
+    /// All rows of this rank's heads of values whose rows are sharded. Keyed by value. The backward pass reuses those of the forward
+    /// pass.
     pub(crate) by_heads: BTreeMap<usize, ByHeads>,
     pub(crate) phase: Phase,
     /// Number of the next collective.
@@ -155,7 +156,7 @@ pub(crate) struct Partition<'a> {
 }
 
 impl Partition<'_> {
-    /// The layout that a value has whoever makes it.
+    /// The declared layout of a value, independent of its operator.
     fn declared(&self, id: usize) -> Option<Placement> {
         let value = &self.global.values[id];
         let (rows, columns) = (self.rank.sequence, self.rank.role.shards_columns());
@@ -216,7 +217,7 @@ impl Partition<'_> {
         })
     }
 
-    /// The recipe key that changes the layout of a value, or of what makes it.
+    /// The recipe key that changes the layout of a value, or of the operator that computes it.
     fn recipe_key(&self, op: &Op, id: usize) -> String {
         let operands: Vec<usize> = op.operands().iter().map(|o| o.view.buffer.id as usize).collect();
         let number = |id: &usize| self.global.values[*id].parameter;
@@ -267,7 +268,7 @@ impl Partition<'_> {
         match &launch.op {
             Op::LinearCrossEntropy(op) if self.rank.role == AxisRole::Turned => self.loss_of_tokens(*op),
             Op::LinearCrossEntropy(op) => self.loss(*op),
-            // What follows a product of terms follows their sum.
+            // Operators after a product of terms run after their sum.
             Op::Linear(op) if op.activation.is_some() && self.sums(op.weight, 1) => {
                 let Some((kind, pre)) = op.activation else { return Ok(()) };
                 let product = Linear { activation: None, out: pre, ..*op };
@@ -323,7 +324,7 @@ impl Partition<'_> {
             let is_term = matches!(self.placements[id], Some(Placement::Partial { .. }));
             let own = by.own.is_some_and(|factor| sharded.contains(&factor));
             let view = match is_term {
-                // A rank's own rows have its own offsets; what is linear in a term makes terms.
+                // A rank's own rows have its own offsets; an operator that is linear in a term makes terms.
                 true if own => self.local_view(id, operand.view, Placement::Replicate),
                 true if by.passes_terms() => {
                     terms = true;
@@ -366,7 +367,7 @@ impl Partition<'_> {
         Ok(())
     }
 
-    /// Appends `local`, this rank's part of an operator, on these views, and what follows it.
+    /// Appends `local`, this rank's part of an operator, on these views, and the nodes after it.
     pub(crate) fn bind(
         &mut self,
         launch: &Launch,
@@ -435,7 +436,7 @@ impl Partition<'_> {
         operands.iter().zip(&rule.operands).filter_map(origin).collect()
     }
 
-    /// A collective that an earlier pass has placed, over another axis: it moves this rank's part of what it has moved.
+    /// Partitions a collective that an earlier pass has placed, over another axis: it moves this rank's part of its values.
     fn other_axis(&mut self, c: &Collective) -> Result<(), Box<LayoutConflict>> {
         let (src, dst) = (c.src.buffer.id as usize, c.dst.buffer.id as usize);
         let from = self.placements[src].unwrap_or_default();
@@ -444,7 +445,7 @@ impl Partition<'_> {
         let whole = Some(from) == along && !last;
         let to = self.placements[dst].unwrap_or(if whole { Placement::Replicate } else { from });
         self.place(dst, to);
-        // On a grid this rank's part is gathered before the other axis moves it.
+        // On a grid this rank's part is gathered before the collective of the other axis.
         let losses =
             self.rank.divides_rows_first() && self.global.values[dst].class == Class::Losses && from != to;
         let op = Op::from(Copy { src: c.src, dst: c.dst });
@@ -452,7 +453,7 @@ impl Partition<'_> {
             Placement::Shard { dim } => Some(dim),
             _ => None,
         };
-        // What the other axis moves are parts of this rank's part if it divides last: in other values their order would be another one.
+        // The other axis moves parts of this rank's part if it divides last: in other values their order would be another one.
         if Some(to) == along && !last {
             let wanted = format!("it is gathered or scattered over {} along the same dim", c.axis);
             return Err(self.conflict(&op, src, &wanted, "shard another dim"));

@@ -15,7 +15,7 @@ use bessemer_mesh::{Placement, even};
 use bessemer_tensor::op::Copy;
 
 /// Rewrites a unit that [`crate::partition()`] has made for a rank, whose share of the rows is as large as that of the others.
-/// Nothing changes where the backward pass does not read them.
+/// Does nothing if the backward pass does not read them.
 pub fn partition_activations(unit: &mut UnitProgram, rank: Rank) {
     let stream = unit.values.iter().position(|v| v.class == Class::StreamIn);
     let Some(stream) = stream.filter(|_| rank.degree > 1) else { return };

@@ -23,7 +23,7 @@ use bessemer_units::ReduceDType;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// One list as text, with what its collectives send.
+/// One list as text, with the bytes that its collectives send.
 pub fn print(unit: &UnitProgram, memory: &UnitMemory, phase: Phase, ranks: &[Rank]) -> String {
     let printing = Printing { unit, memory, phase, ranks };
     let mut text = String::new();
@@ -32,7 +32,7 @@ pub fn print(unit: &UnitProgram, memory: &UnitMemory, phase: Phase, ranks: &[Ran
     text
 }
 
-/// A rank's step as text, one line for each entry, with what the rank sends outside of its units.
+/// A rank's step as text, one line for each entry, with the bytes that the rank sends outside of its units.
 pub fn print_step(chunks: &[StepChunk], nodes: &[StepNode]) -> String {
     let mut out = String::from("step");
     for (number, rank) in chunks.first().into_iter().flat_map(|chunk| chunk.data.groups.iter().enumerate()) {
@@ -301,7 +301,7 @@ impl Printing<'_> {
         format!("{to} = {}({from}{rows}) over {}{counts}", c.kind.name(), c.axis)
     }
 
-    /// Whether the operator of a backward pass makes what the forward pass has made.
+    /// Whether the operator of a backward pass repeats one of the forward pass.
     fn repeats(&self, node: &Node) -> bool {
         let made =
             |id: usize| self.unit.values[id].class == Class::Local && self.unit.writes(Phase::Forward, id);

@@ -3,7 +3,7 @@
 use crate::step::{StepChunk, Stream};
 use crate::unit::Phase;
 
-/// How far a micro-batch is in a chunk.
+/// Progress of a micro-batch in a chunk.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     /// Units that have gone forward, or scored.
@@ -14,7 +14,7 @@ pub(crate) struct Progress {
     split: bool,
     /// Units whose weight part is done.
     weight: usize,
-    /// The residual stream and its gradient have come in.
+    /// The residual stream and its gradient have arrived.
     came: [bool; 2],
     /// The residual stream and its gradient have been handed on.
     left: [bool; 2],
@@ -51,7 +51,7 @@ impl Progress {
             Phase::Backward | Phase::BackwardInput => (self.backward == 0, chunk.head, Stream::Gradient),
             Phase::BackwardWeight => (false, true, Stream::Gradient),
         };
-        // The gradient of what leaves the chunk is written where its values lie.
+        // The gradient of the chunk's output is written to the memory of its values.
         if first && !given && stream == Stream::Gradient && !self.left[Stream::Values as usize] {
             return Err("runs before the values of its stream are sent");
         }
@@ -68,7 +68,7 @@ impl Progress {
         Ok(())
     }
 
-    /// The stream or its gradient comes in.
+    /// Called when the stream or its gradient arrives.
     pub(crate) fn comes(&mut self, stream: Stream) -> Result<(), &'static str> {
         match std::mem::replace(&mut self.came[stream as usize], true) {
             true => Err("comes twice"),
@@ -105,7 +105,7 @@ impl Progress {
         }
     }
 
-    /// Returns a description of what is missing at the end of the step.
+    /// Returns a description of the missing part at the end of the step.
     pub(crate) fn unfinished(&self, chunk: &StepChunk) -> Option<&'static str> {
         let missing = [!chunk.head, !chunk.embedding && !self.scores];
         if (0..2).any(|stream| missing[stream] && !self.left[stream]) {

@@ -4,19 +4,19 @@ use bessemer_mesh::{Axis, BlockSchedule, ContextMethod, ContextSharing, DimRange
 use bessemer_tensor::View;
 use bessemer_tensor::op::{Dropout, DropoutMask, Op, Positions, TokenRows};
 
-/// How an axis shards what the layers compute.
+/// Way in which an axis shards the computation of the layers.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AxisRole {
-    /// By the loops of the parameters: heads, hidden units, rows of the vocabulary. The residual stream is whole, or its rows are
+    /// Along the loops of the parameters: heads, hidden units, rows of the vocabulary. The residual stream is whole, or its rows are
     /// sharded ([`Rank::sequence`]).
     #[default]
     Line,
-    /// By sequences: all rows are sharded, in whole sequences. Parameters that are sharded are gathered for every use, and their
+    /// Along sequences: all rows are sharded, in whole sequences. Parameters that are sharded are gathered for every use, and their
     /// gradients reduce-scattered.
     Sequences,
-    /// By columns: those of the residual stream, and the outputs of every product. A product gathers the columns of its input.
+    /// Along columns: those of the residual stream, and the outputs of every product. A product gathers the columns of its input.
     Columns,
-    /// By columns of the residual stream, and by sequences in between: the first product of a block is a term of a sum that is
+    /// Along columns of the residual stream, and along sequences in between: the first product of a block is a term of a sum that is
     /// reduce-scattered to rows, the second gathers rows.
     Turned,
 }
@@ -40,7 +40,7 @@ pub(crate) struct RowsPart {
     pub(crate) index: usize,
 }
 
-/// A rank of one axis, and what the axis does besides sharding parameters.
+/// A rank of one axis, and the role of the axis besides sharding parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rank {
     /// The axis.
@@ -49,13 +49,13 @@ pub struct Rank {
     pub degree: usize,
     /// Position of this rank.
     pub index: usize,
-    /// How it shards what the layers compute.
+    /// Way in which it shards the computation of the layers.
     pub role: AxisRole,
     /// Whether the rows of the residual stream are sharded.
     pub sequence: bool,
-    /// Which rows, if so. Inputs of which every rank has all stand in the order of the ranks then.
+    /// Order of the sharded rows, if they are. Inputs that every rank has whole are then in the order of the ranks.
     pub order: PositionOrder,
-    /// What ranks of the context axis exchange around attention, as it was asked for.
+    /// Requested communication of the ranks of the context axis around attention.
     pub context: ContextSharing,
     /// Whether each rank keeps some rows of the residual stream between the passes of a micro-batch, although all of them are
     /// on every rank in a pass ([`crate::partition_activations()`]).
@@ -77,7 +77,7 @@ impl Rank {
         }
     }
 
-    /// Whether this axis divides rows before the axes do that are rewritten before it: each of those shards the rows that a rank of
+    /// Whether this axis divides rows before the axes that are rewritten earlier: each of those shards the rows that a rank of
     /// this axis has.
     pub(crate) fn divides_rows_first(&self) -> bool {
         Axis::SEQUENCES.contains(&self.axis)
@@ -114,7 +114,7 @@ impl Rank {
                     let whole = w.mask.first.wrapping_sub(before as u64);
                     whole.wrapping_add((row * w.global_cols) as u64)
                 };
-                // Of the rows of this rank's positions.
+                // Counters of the rows of this rank's positions.
                 let mine = DimRange { start: inner.index * o.x.rows, len: o.x.rows };
                 if self.order == PositionOrder::Striped {
                     o.mask.first = first_of(self.index + mine.start * self.degree);

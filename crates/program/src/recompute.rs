@@ -1,11 +1,11 @@
 //! The pass `recompute`: values that the backward pass computes again instead of having them saved.
 //!
-//! The forward operators that make such a value stand before its first reader in the backward list, in their order. What
-//! they read is kept or computed again as well: parameters, inputs and the stream that enters the unit are kept anyway; a
+//! The forward operators that compute such a value are placed before its first reader in the backward list, in their order. Their
+//! operands are kept or computed again as well: parameters, inputs and the stream that enters the unit are kept anyway; a
 //! value that the backward list reads is saved unless the policy names it; every other value is computed again. Random
 //! numbers are functions of counters, and an operator gives the same bits every time, so bits are unchanged.
 //!
-//! Nothing is computed again that no reader needs: of a layer that is recomputed in full, the last product is not.
+//! A value that no reader needs is not computed again: of a layer that is recomputed in full, the last product is not.
 
 use crate::node::Node;
 use crate::unit::{Phase, UnitProgram};
@@ -31,7 +31,7 @@ pub enum RecomputeError {
         /// The values that may be recomputed.
         known: String,
     },
-    /// A value whose makers read what a later operator has overwritten.
+    /// A value whose operators read a value that a later operator has overwritten.
     #[error(
         "recomputation of {unit}: {value} has been overwritten when {op} would read it again; keep what {op} makes"
     )]
@@ -48,7 +48,7 @@ pub enum RecomputeError {
 /// Values of the attention core.
 const ATTENTION_CORE: [&str; 2] = ["attention.mixed", "attention.lse"];
 
-/// Computes values again in the unit's backward pass, as the policy says, instead of saving them.
+/// Computes values again in the unit's backward pass, as the policy selects, instead of saving them.
 ///
 /// # Errors
 /// A name in the policy that no saved value of the backward pass has; a value that cannot be recomputed.
@@ -134,17 +134,17 @@ struct Makers<'a> {
 }
 
 impl Makers<'_> {
-    /// Whether the forward pass makes the value.
+    /// Whether the forward pass computes the value.
     fn own(&self, id: usize) -> bool {
         matches!(self.unit.values[id].class, Class::Local | Class::StreamOut)
     }
 
-    /// Whether the value is there when the backward pass begins.
+    /// Whether the value exists when the backward pass begins.
     fn kept(&self, id: usize) -> bool {
         !self.own(id) || (self.saved.contains(&id) && !self.again.contains(&id))
     }
 
-    /// What makes a value, each with its place in the forward list: a cheap operator from values that are kept, if the unit
+    /// Operators that compute a value, each with its position in the forward list: a cheap operator from values that are kept, if the unit
     /// has one, or the operators of the forward list.
     fn of(&self, id: usize) -> Vec<(usize, Node)> {
         let list = self.unit.list(Phase::Forward);
@@ -160,7 +160,7 @@ impl Makers<'_> {
         all
     }
 
-    /// Adds what the makers of the values need, and what they make besides.
+    /// Adds the operands of the values' operators, and their other results.
     fn close(&mut self) {
         loop {
             let makers = self.again.iter().flat_map(|id| self.of(*id));
@@ -172,7 +172,7 @@ impl Makers<'_> {
         }
     }
 
-    /// What is made again with an operator: what it reads and is not kept, and all that it writes.
+    /// Values that are recomputed with an operator: those that it reads and that are not kept, and all that it writes.
     fn needs(&self, node: &Node) -> Vec<usize> {
         inputs(node).filter(|input| !self.kept(*input)).chain(outputs(node)).collect()
     }

@@ -34,7 +34,7 @@ impl StepValues {
         }
     }
 
-    /// An operator that reads a key/value cache, with the positions of this pass: to ask what workspace it needs.
+    /// An operator that reads a key/value cache, with the positions of this pass: to query its workspace.
     pub fn filled(&self, op: &Op) -> Op {
         let mut op = op.clone();
         fill_cache(&mut op, self);
@@ -42,12 +42,12 @@ impl StepValues {
     }
 }
 
-/// What a pass asks of other ranks, and of whoever watches.
+/// Interface of a pass to other ranks and to observers.
 pub trait Ranks {
     /// Runs a collective; `src` and `dst` are its views in memory.
     ///
     /// # Errors
-    /// What other ranks or the backend answer; that there are none, where nobody says otherwise.
+    /// Errors of other ranks or of the backend; by default, that there are no other ranks.
     fn collective(
         &mut self,
         _backend: &mut dyn Backend,
@@ -62,7 +62,7 @@ pub trait Ranks {
     /// Exchanges rows by counts; `offsets`, `src` and `dst` are views in memory.
     ///
     /// # Errors
-    /// As [`Ranks::collective`].
+    /// Same errors as [`Ranks::collective`].
     fn exchange(
         &mut self,
         _backend: &mut dyn Backend,
@@ -74,10 +74,10 @@ pub trait Ranks {
         Err(TensorError::Outside(format!("exchange of {name}: there are no other ranks").into()))
     }
 
-    /// Begins an exchange of rows by counts that may go on while later nodes run.
+    /// Begins an exchange of rows by counts that may continue while later nodes run.
     ///
     /// # Errors
-    /// As [`Ranks::collective`].
+    /// Same errors as [`Ranks::collective`].
     fn start_exchange(
         &mut self,
         backend: &mut dyn Backend,
@@ -88,10 +88,10 @@ pub trait Ranks {
         self.exchange(backend, collective, offsets, sides)
     }
 
-    /// Begins a collective that may go on while later nodes run.
+    /// Begins a collective that may continue while later nodes run.
     ///
     /// # Errors
-    /// As [`Ranks::collective`].
+    /// Same errors as [`Ranks::collective`].
     fn start(
         &mut self,
         backend: &mut dyn Backend,
@@ -105,16 +105,16 @@ pub trait Ranks {
     /// Completes the collective with this number.
     ///
     /// # Errors
-    /// As [`Ranks::collective`].
+    /// Same errors as [`Ranks::collective`].
     fn wait(&mut self, _backend: &mut dyn Backend, _id: usize, _dst: View) -> Result<(), TensorError> {
         Ok(())
     }
 
-    /// Copies a value to the second memory, from byte `at` on. `src` may be written when this returns; what is read back is what it
-    /// holds now.
+    /// Copies a value to the second memory, from byte `at` on. `src` may be written when this returns; a reload returns its
+    /// present contents.
     ///
     /// # Errors
-    /// What the second memory or the backend answers; that there is no second memory, where nobody says otherwise.
+    /// Errors of the second memory or of the backend; by default, that there is no second memory.
     fn offload(&mut self, _backend: &mut dyn Backend, _at: u64, _src: View) -> Result<(), TensorError> {
         Err(TensorError::Outside("a value is offloaded, and there is no second memory".into()))
     }
@@ -122,7 +122,7 @@ pub trait Ranks {
     /// Copies a value back from byte `at` of the second memory on.
     ///
     /// # Errors
-    /// As [`Ranks::offload`].
+    /// Same errors as [`Ranks::offload`].
     fn reload(&mut self, _backend: &mut dyn Backend, _at: u64, _dst: View) -> Result<(), TensorError> {
         Err(TensorError::Outside("an offloaded value is read back, and there is no second memory".into()))
     }
@@ -156,7 +156,7 @@ pub trait Ranks {
     }
 }
 
-/// One device: there is nobody to talk to.
+/// A single device: there are no other ranks.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct OneDevice;
 
@@ -170,7 +170,7 @@ fn bind(view: &View, bound: &View) -> View {
     View { buffer: bound.buffer, offset: bound.offset + row * bound.stride + col, stride, ..*view }
 }
 
-/// Calls `visit` with every operator that the phase may launch, bound to memory: to ask what workspace they need.
+/// Calls `visit` with every operator that the phase may launch, bound to memory: to query their workspace.
 ///
 /// # Errors
 /// An error of `visit`.
@@ -190,11 +190,11 @@ pub fn each_op(
     Ok(())
 }
 
-/// Runs the nodes of a phase in order. `memory` has each value's place by its number, `parameters` the number by which
-/// `ranks` know each of the unit's parameters.
+/// Runs the nodes of a phase in order. `memory` has the memory of each value by its number, `parameters` the number of each of the
+/// unit's parameters in calls of `ranks`.
 ///
 /// # Errors
-/// What the backend or `ranks` answer; nodes after the one that failed do not run.
+/// Errors of the backend or of `ranks`; nodes after the one that failed do not run.
 pub fn run(
     unit: &UnitProgram,
     phase: Phase,

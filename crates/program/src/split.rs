@@ -1,9 +1,9 @@
-//! The pass `split`: a backward pass into its input part and its weight part (Qi et al. 2024, Zero Bubble Pipeline
+//! The pass `split`: splits a backward pass into its input part and its weight part (Qi et al. 2024, Zero Bubble Pipeline
 //! Parallelism).
 //!
-//! The weight part has the gradients of the layers' matrices and their biases, and what reads those of shadows; everything else, other
-//! collectives too, is in the input part. What the weight part reads stays in memory between the two: a value that the input part would overwrite, or
-//! that belongs to the residual stream, is copied where the weight part would have read it.
+//! The weight part has the gradients of the layers' matrices and their biases, and readers of those of shadows; everything else,
+//! other collectives too, is in the input part. Operands of the weight part stay in memory between the two: a value that the input part would
+//! overwrite, or that belongs to the residual stream, is copied where the weight part would have read it.
 
 use crate::node::Node;
 use crate::unit::{Phase, UnitProgram};
@@ -53,7 +53,7 @@ pub fn split(unit: &mut UnitProgram) {
     unit.lists[Phase::BackwardWeight.index()] = weight;
 }
 
-/// Whether what the view has now is gone when the weight part reads it.
+/// Whether the present contents of the view are gone when the weight part reads it.
 fn must_copy(unit: &UnitProgram, rest: &[Node], view: View) -> bool {
     let id = view.buffer.id as usize;
     let overwritten = || {

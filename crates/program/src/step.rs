@@ -110,7 +110,7 @@ pub struct Filler {
     pub work: usize,
     /// Description: kind and unit.
     pub name: String,
-    /// Whether it is a part of the update, after the norm.
+    /// True if it is a part of the update, after the norm.
     pub update: bool,
 }
 
@@ -157,7 +157,7 @@ pub enum Action {
     SumSize,
     /// The optimizer's update of the chunk.
     Update {
-        /// Micro-batches whose gradients it takes.
+        /// Micro-batches whose gradients it uses.
         micro_batches: usize,
         /// Number of the update, from 0.
         update: usize,
@@ -231,13 +231,13 @@ pub struct StepChunk {
     pub pipeline_ranks: usize,
     /// Whether the size of an update is summed over the pipeline.
     pub sums_size: bool,
-    /// By group of parameters: whether it is trained.
+    /// Indexed by group of parameters: whether it is trained.
     pub trained: Vec<bool>,
-    /// By group of parameters: number of the ranks that have other experts of it, 1 if all have the same parameters.
+    /// Indexed by group of parameters: number of the ranks that have other experts of it, 1 if all have the same parameters.
     pub expert_ranks: Vec<usize>,
     /// Its flat parameters.
     pub data: DataProgram,
-    /// By [`Phase`]: what each unit's list uses, in the order of the forward pass.
+    /// Indexed by [`Phase`]: the uses of each unit's list, in the order of the forward pass.
     pub uses: [Vec<UnitUse>; 5],
 }
 

@@ -15,7 +15,7 @@ impl UnitProgram {
         self.reads_first(phase, value) && !pending
     }
 
-    /// Whether a backward list finds the value as the forward list has left it.
+    /// Whether a backward list reads the value as the forward list has left it.
     pub(crate) fn is_stored(&self, value: usize) -> bool {
         let made = match self.values[value].class {
             Class::Local => self.writes(Phase::Forward, value),

@@ -32,7 +32,7 @@ impl Phase {
         self as usize
     }
 
-    /// As it is printed.
+    /// Name in printed programs.
     pub fn name(self) -> &'static str {
         match self {
             Phase::Forward => "forward",
@@ -44,7 +44,7 @@ impl Phase {
     }
 }
 
-/// How a value is made again from values that are kept.
+/// Recomputation of a value from values that are kept.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Again {
     /// Number of the value.
@@ -53,16 +53,16 @@ pub struct Again {
     pub op: Op,
 }
 
-/// What the passes of one unit do: its values, and a list of nodes for each phase.
+/// Program of the passes of one unit: its values, and a list of nodes for each phase.
 #[derive(Debug, Clone, PartialEq)]
 pub struct UnitProgram {
-    /// What names within the unit begin with elsewhere: "layers.3.", or nothing.
+    /// Prefix of names within the unit elsewhere: "layers.3.", or nothing.
     pub name: String,
     /// Names of the unit's parameters, within the unit: [`Class::Parameter`] numbers them.
     pub parameters: Vec<String>,
     /// The virtual buffers, by number.
     pub values: Vec<Value>,
-    /// By [`Phase`].
+    /// Indexed by [`Phase`].
     pub lists: [Vec<Node>; 5],
     /// Values that a backward pass may compute again.
     pub again: Vec<Again>,
@@ -75,7 +75,7 @@ pub struct UnitProgram {
 /// A loss besides those of the tokens, such as the z-loss: a term of the objective whose value is reported by name.
 ///
 /// The objective has `weight x sum / targets`, where the sum is that of all its values (or their squares) over the step, and the
-/// targets are those that are scored. Units of one name add up. The lists make the gradient, by the weight in step memory
+/// targets are those that are scored. Units of one name are summed. The lists compute the gradient, by the weight in step memory
 /// ([`crate::Input::LossWeight`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AuxiliaryLoss {
@@ -88,7 +88,7 @@ pub struct AuxiliaryLoss {
 }
 
 impl UnitProgram {
-    /// Whether a pass of the phase makes the values of an auxiliary loss.
+    /// Whether a pass of the phase computes the values of an auxiliary loss.
     pub fn makes_loss(&self, phase: Phase, number: usize) -> bool {
         match self.losses[number].backward {
             true => matches!(phase, Phase::Backward | Phase::BackwardInput),
@@ -106,7 +106,7 @@ impl UnitProgram {
         self.values.iter().position(|v| v.name == name)
     }
 
-    /// The same program of another unit: every name that begins with `from` begins with `to`.
+    /// Returns the same program of another unit: every name that begins with `from` begins with `to`.
     pub fn renamed(&self, from: &str, to: &str) -> UnitProgram {
         let rename = |name: &mut String| {
             if let Some(rest) = name.strip_prefix(from) {
@@ -132,7 +132,7 @@ impl UnitProgram {
         self.values[id].view(id)
     }
 
-    /// Whether the first node of the phase that touches the value reads what another phase has left there.
+    /// Whether the first node of the phase that touches the value reads the contents left by another phase.
     pub(crate) fn reads_first(&self, phase: Phase, value: usize) -> bool {
         let mut touches = self.list(phase).iter().flat_map(Node::touches);
         touches.find(|t| t.value() == value).is_some_and(|t| t.access != Access::Write)
@@ -264,7 +264,7 @@ impl Recorder {
         })
     }
 
-    /// Declares the layout of the value of a view, whatever its makers give.
+    /// Declares the layout of the value of a view, whatever layout its operators produce.
     pub fn declare(&mut self, view: View, layout: Layout) {
         self.unit.values[view.buffer.id as usize].layout = layout;
     }

@@ -4,7 +4,7 @@ use bessemer_mesh::{Axis, Form, Layout, Placement};
 use bessemer_tensor::{Buffer, View};
 use bessemer_units::DType;
 
-/// What the host writes before a pass: a row of indices, or numbers that vary from step to step.
+/// An input that the host writes before a pass: a row of indices, or numbers that vary from step to step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Input {
     /// Token ids, u32 `[1, n]`.
@@ -22,7 +22,7 @@ pub enum Input {
     LossWeight(usize),
 }
 
-/// What a value is for, and with that who provides its memory.
+/// Purpose of a value, which determines the provider of its memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Class {
     /// Values of parameter number `.0` of the unit.
@@ -74,8 +74,8 @@ pub struct Value {
     pub cols: usize,
     /// Rows of the residual stream: sequence parallelism shards them.
     pub residual: bool,
-    /// Number of the parameter whose values or gradient it is: the parameter itself, or what a rank has gathered of it or is about
-    /// to reduce. The layout over axes that have not been looked at yet is then that of the parameter.
+    /// Number of the parameter whose values or gradient it is: the parameter itself, or values that a rank has gathered of it or is about
+    /// to reduce. The layout over axes that are not rewritten yet is then that of the parameter.
     pub parameter: Option<usize>,
 }
 

@@ -1,19 +1,19 @@
 //! The verifier: refuses a rank's program that would compute something else than the program for one device.
 //!
-//! A term that is taken for the sum, a sum that is formed twice, a shard that is taken for the whole: such mistakes make no error in
+//! A term that is taken for the sum, a sum that is formed twice, a shard that is taken for the whole: such mistakes cause no error in
 //! a run, the loss is only a little wrong (Megatron-LM issue 7452). So each list is run on states instead of numbers: for
-//! every value whether it is undefined, replicated, sharded, partial or on its way, with the operators' sharding rules as
-//! transfer functions. Every node is also held against the versions of its operands that the program was sealed with: a node that
-//! is missing, doubled, or at another place in the order leaves some node with another version than it was made for.
+//! every value whether it is undefined, replicated, sharded, partial or in flight, with the operators' sharding rules as
+//! transfer functions. Every node is also compared with the versions of its operands that the program was sealed with: a node that
+//! is missing, doubled, or at another position in the order leaves some node with another version than it was made for.
 //!
 //! | refused | because |
 //! |---|---|
 //! | a missing reduction | its consumer reads a partial value, or a partial value is left at the end |
-//! | a doubled or re-targeted reduction | it reduces what is no partial value |
-//! | a missing or early wait | a value is read on its way |
+//! | a doubled or re-targeted reduction | its operand is no partial value |
+//! | a missing or early wait | a value is read in flight |
 //! | dependent nodes exchanged | a version differs |
 //! | a replicated operand of a sharded loop read whole, a bias on every rank | the shape of the operand, or its presence |
-//! | columns of a fused value that nothing has written | a value's columns are written one by one |
+//! | columns of a fused value that no node has written | a value's columns are written one by one |
 //! | a block of attention with another rank's rows than it is for, left out or taken in twice | see `verify_blocks` |
 //! | a value read while it is in the second memory, left there, or written after it has left | see `verify_offload` |
 //! | scratch values that overlap while both live | memory |
@@ -52,7 +52,7 @@ pub fn seal(unit: &mut UnitProgram) {
     }
 }
 
-/// The versions of what a node touches, before it writes.
+/// The versions of the values that a node touches, before it writes.
 fn count(node: &Node, counts: &mut [u32]) -> Vec<Version> {
     let touches = node.touches();
     let version = |value: usize| Version { value, writes: counts[value] };
@@ -90,7 +90,7 @@ pub(crate) enum State {
     },
     /// Rows of another rank, or results and terms of gradients that lack some ranks' part.
     Block(BlockRows),
-    /// Rows of a block that a collective in flight brings.
+    /// Rows of a block that are in flight to this rank.
     Coming,
     /// A collective in flight writes or reads the value; rows that have arrived.
     Moving {
@@ -178,7 +178,7 @@ pub(crate) struct Checking<'a> {
     pub(crate) phase: Phase,
     pub(crate) states: Vec<State>,
     pub(crate) written: WrittenColumns,
-    /// By number: collectives that were started.
+    /// Collectives in flight, keyed by number.
     pub(crate) under_way: BTreeMap<usize, Collective>,
     /// Numbers of those that ranks of other axes have started.
     pub(crate) elsewhere: BTreeSet<usize>,
@@ -209,7 +209,7 @@ impl Checking<'_> {
         }
     }
 
-    /// Whether the list makes the value from nothing: the stream that leaves the unit, losses, and in the head the stream's
+    /// Whether the list makes the value from nothing: the residual stream that leaves the unit, losses, and in the head the stream's
     /// gradient.
     fn makes(&self, id: usize) -> bool {
         let backward = matches!(self.phase, Phase::Backward | Phase::BackwardInput);
@@ -270,7 +270,7 @@ impl Checking<'_> {
                 Node::Collective(c) => {
                     self.source(at, c)?;
                     let terms = matches!(self.states[c.src.buffer.id as usize], State::LogTerms { .. });
-                    // What a reduce-scatter leaves behind is unspecified.
+                    // The source of a reduce-scatter is unspecified afterwards.
                     if c.kind == CollectiveKind::ReduceScatter {
                         self.undefine(c.src.buffer.id as usize);
                     }
@@ -295,7 +295,7 @@ impl Checking<'_> {
                 State::Is(found) => *found == wanted,
                 // A list that is not there makes nothing.
                 State::Undefined => list.is_empty() || !self.makes(id),
-                // Scratch that nobody reads any more.
+                // Scratch that no later node reads.
                 State::LogTerms { .. } | State::Block(_) => value.class == Class::Local,
                 State::Moving { .. } | State::Coming => false,
             };
@@ -384,7 +384,7 @@ impl Checking<'_> {
                     Placement::Replicate
                 }
                 Access::Read | Access::Update => match self.readable(at, &operand.view)? {
-                    // A term of a gradient is added to a term of it; what is linear in a term makes terms.
+                    // A term of a gradient is added to a term of it; an operator that is linear in a term makes terms.
                     Placement::Partial { .. } if term() || value.parameter.is_none() && by.passes_terms() => {
                         terms = true;
                         Placement::Replicate
@@ -485,7 +485,7 @@ impl Checking<'_> {
             return Ok(());
         }
         if let State::Moving { .. } = self.states[id] {
-            // Rows of a value whose other rows are under way.
+            // Rows of a value whose other rows are in flight.
             return Ok(());
         }
         let gradient = matches!(value.class, Class::Gradient(_));

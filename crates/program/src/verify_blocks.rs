@@ -1,9 +1,9 @@
-//! Attention in blocks, for [`crate::verify()`]: which rank's rows a value has, and which ranks' keys or queries a result or a gradient
-//! has met.
+//! Attention in blocks, for [`crate::verify()`]: the rank whose rows a value has, and the ranks whose keys or queries a result or a
+//! gradient includes.
 //!
 //! A value with the rows of another rank, or with results that lack some block, has no layout that other operators could read. It becomes
-//! this rank's part of a sharded value when every block that the mask lets through is in it, each once. Whatever a rank sends is held
-//! against what the permutation says of it, which is the same on all ranks; so the receiver knows what it has.
+//! this rank's part of a sharded value when every block that the mask admits is in it, each once. The values that a rank sends are compared
+//! with the messages of the permutation, which are the same on all ranks; so the contents at the receiver are known.
 
 use crate::node::{Collective, Node};
 use crate::unit::{Phase, UnitProgram};
@@ -51,7 +51,7 @@ fn mask_of(unit: &UnitProgram) -> Option<&AttentionMask> {
 }
 
 impl Checking<'_> {
-    /// Whether the operator computes a block, or with results of blocks.
+    /// Whether the operator computes a block, or works on results of blocks.
     pub(crate) fn computes_block(&self, op: &Op) -> bool {
         if !self.rank.context.method.by_blocks() {
             return false;
@@ -100,7 +100,7 @@ impl Checking<'_> {
         Ok(found.unwrap_or(self.rank.index))
     }
 
-    /// Sets what a value has: this rank's part of a sharded one, if nothing is missing.
+    /// Sets the contents of a value: this rank's part of a sharded one, if nothing is missing.
     fn set_rows(&mut self, view: &View, rows: BlockRows) {
         let (id, me, ranks) = (view.buffer.id as usize, self.rank.index, self.rank.degree);
         let value = &self.unit.values[id];
@@ -122,7 +122,7 @@ impl Checking<'_> {
         };
     }
 
-    /// What two results or sums of gradients have together.
+    /// Combined contents of two results or sums of gradients.
     fn joined(&self, at: usize, a: &View, b: &View) -> Result<BlockRows, Box<Violation>> {
         let (id, rows, other) = (a.buffer.id as usize, self.rows(at, a)?, self.rows(at, b)?);
         let union = |x: &BTreeSet<usize>, y: &BTreeSet<usize>| x.is_disjoint(y).then(|| x | y);
@@ -205,7 +205,7 @@ impl Checking<'_> {
         Ok(())
     }
 
-    /// A permutation may send what it sends.
+    /// Checks that a permutation may send its values.
     pub(crate) fn permuted(&self, at: usize, c: &Collective) -> Result<(), Box<Violation>> {
         let (me, ranks) = (self.rank.index, self.rank.degree);
         let (src, dst) = (c.src.buffer.id as usize, c.dst.buffer.id as usize);

@@ -1,4 +1,4 @@
-//! The verifier's part about collectives: what they read is whole and of the placement that they take, nothing touches a value
+//! The verifier's part about collectives: their operands are complete and of the placement that they need, nothing touches a value
 //! in flight, and each collective is waited for once.
 
 use crate::node::{Collective, CollectiveKind};
@@ -6,7 +6,7 @@ use crate::verify::{Checking, State, Violation};
 use bessemer_mesh::{Axis, Placement};
 
 impl Checking<'_> {
-    /// State of the destination of a collective that is complete: some rows of it may have to come yet.
+    /// State of the destination of a collective that is complete: some rows of it may still be in flight.
     pub(crate) fn arrived(&self, c: &Collective, then: Placement) -> State {
         let id = c.dst.buffer.id as usize;
         let value = &self.unit.values[id];
@@ -59,7 +59,7 @@ impl Checking<'_> {
                 "is moved as the sum, but is one term of it: a reduction is missing",
             ));
         }
-        // What is gathered along a dim that both axes divide is this rank's part of it only if the other axis divides last.
+        // A value gathered along a dim that both axes divide is this rank's part of it only if the other axis divides last.
         let last = match self.later.iter().find(|rank| rank.axis == c.axis) {
             _ if self.unit.values[dst].parameter.is_some() => true,
             Some(other) => !other.divides_rows_first(),
@@ -80,7 +80,7 @@ impl Checking<'_> {
         Ok(())
     }
 
-    /// A collective may read what it reads.
+    /// Checks that a collective may read its source.
     pub(crate) fn source(&self, at: usize, c: &Collective) -> Result<(), Box<Violation>> {
         let id = c.src.buffer.id as usize;
         let state = &self.states[id];
@@ -156,7 +156,7 @@ impl Checking<'_> {
             }
         }
         for id in [c.src.buffer.id as usize, c.dst.buffer.id as usize].into_iter().filter(|_| !permutes) {
-            // What is gathered is only read.
+            // The source of an all-gather is only read.
             let read_only = c.kind == CollectiveKind::AllGather && id == c.src.buffer.id as usize;
             if !read_only && !matches!(self.states[id], State::Moving { .. }) {
                 self.states[id] = State::Moving { done: Vec::new(), then: result(c) };

@@ -1,6 +1,5 @@
-//! The verifier's part about ranks that share experts: rows are read in the order in which they lie, counts have come from all ranks,
+//! The verifier's part about ranks that share experts: rows are read in their stored order, counts have arrived from all ranks,
 //! and gradients of experts are made from the rows of all of them.
-//!
 //! | refused | because |
 //! |---|---|
 //! | a missing or doubled exchange, dispatch and combination exchanged | rows are read in the other order |
@@ -8,12 +7,12 @@
 //! | an expert's matrix read by another operator, or with rows that have not been exchanged | the rank has some experts only |
 //! | a gradient of an expert from rows of this rank alone, any other from received rows | terms are missing, or are other parameters' |
 //! | a sum over this axis within a list | data-parallel reductions follow the lists |
-//! | an operator that touches rows that have not come | it has no count of them |
-//! | rows numbered without shadows, or exchanged by such counts, where there are shadows | rows for shadows would travel |
-//! | rows without those for shadows, or without those that come back | some of them have not been written |
+//! | an operator that touches rows that have not arrived | it has no count of them |
+//! | rows numbered without shadows, or exchanged by such counts, where there are shadows | rows for shadows would be sent |
+//! | rows without those for shadows, or without those that are returned | some of them have not been written |
 //! | matrices of shadows that were not gathered, gradients of shadows that stay | other ranks have the expert |
 //! | a piece of an exchange that is missing, doubled or in another order, or another exchange between two | peers exchange others |
-//! | rows of a piece that are read before its wait, or written while it is in flight | they may not have come, or gone |
+//! | rows of a piece that are read before its wait, or written while it is in flight | they may not have arrived, or may be overwritten |
 //!
 //! Counts of another micro-batch, and nodes in another order, have other versions ([`crate::seal`]).
 
@@ -53,15 +52,15 @@ enum Holds {
     ShadowMatrices,
     /// This rank's gradient of the matrices of shadows.
     ShadowGradient,
-    /// What all ranks have made of the gradients of this rank's experts.
+    /// Gradients of this rank's experts by all ranks.
     ShadowTerms,
     /// Rows for shadows, by shadow.
     ShadowRows,
-    /// As [`Holds::Sent`], without rows for shadows.
+    /// Rows as [`Holds::Sent`], without rows for shadows.
     WithoutShadows,
-    /// As [`Holds::Sent`], of which rows for shadows alone are there.
+    /// Rows for shadows alone of [`Holds::Sent`].
     ShadowsAlone,
-    /// Groups of the rows that have come.
+    /// Groups of the received rows.
     Groups,
     /// Rows of this rank's tokens, by expert.
     Sent,
@@ -113,7 +112,7 @@ pub fn verify_experts(unit: &UnitProgram, phases: &[Phase], rank: Rank) -> Resul
     let mut away = BTreeMap::new();
     for &phase in phases {
         let holds = unit.values.iter().enumerate().map(|(id, value)| match value.class {
-            // What earlier lists have left.
+            // Contents left by earlier lists.
             Class::Local => match (phase, &after) {
                 (Phase::Forward | Phase::Score, _) | (_, None) => Holds::Nothing,
                 (_, Some(after)) => after[id],
@@ -175,9 +174,9 @@ struct CheckingExperts<'a> {
     /// Values of rows of this rank's tokens.
     sent: &'a BTreeSet<u32>,
     holds: Vec<Holds>,
-    /// By place in the second memory.
+    /// Keyed by position in the second memory.
     away: &'a mut BTreeMap<u64, Holds>,
-    /// By value of which rows of some ranks only are there: these ranks.
+    /// Keyed by value that has the rows of some ranks only: these ranks.
     some: BTreeMap<usize, BTreeSet<usize>>,
     /// Pieces that were started and not waited for.
     in_flight: Vec<Collective>,
@@ -236,7 +235,7 @@ impl CheckingExperts<'_> {
         Ok(all)
     }
 
-    /// Refuses a node that writes what a piece in flight reads or writes.
+    /// Refuses a node that writes memory of a piece in flight.
     fn free(&self, at: usize, view: &View, ranks: &Range<usize>) -> Result<(), Box<Violation>> {
         let id = view.buffer.id;
         let in_flight = self.in_flight.iter().any(|c| {
@@ -255,7 +254,7 @@ impl CheckingExperts<'_> {
         }
     }
 
-    /// Nothing is left in flight or in pieces at the end of the list.
+    /// Checks that no collective is in flight or in pieces at the end of the list.
     fn ended(&self) -> Result<(), Box<Violation>> {
         let end = self.unit.list(self.phase).len();
         if let Some(c) = self.in_flight.first() {
@@ -308,7 +307,7 @@ impl CheckingExperts<'_> {
                 self.holds[moved.value()] = self.away.get(&moved.offset).copied().unwrap_or(Holds::Nothing);
                 Ok(())
             }
-            // Over other axes: what the ranks have of it, they have afterwards.
+            // Over other axes, collectives do not change the contents.
             Node::Collective(c) | Node::Start(c) if c.src.rows > 0 && c.dst.rows > 0 => {
                 self.expect_of(at, &c.src, &(0..self.rank.degree))?;
                 self.free(at, &c.dst, &(0..self.rank.degree))?;
@@ -408,7 +407,7 @@ impl CheckingExperts<'_> {
         Ok(())
     }
 
-    /// Ranks of whose tokens these are groups of rows.
+    /// Ranks whose tokens have these groups of rows.
     fn sources(&self, at: usize, groups: &View) -> Result<Range<usize>, Box<Violation>> {
         self.expect(at, groups, Holds::Groups)?;
         let id = groups.buffer.id as usize;
@@ -614,13 +613,13 @@ impl CheckingExperts<'_> {
         for o in read() {
             let wanted = if live(o.name) { counts } else { rows };
             let id = o.view.buffer.id as usize;
-            // A gradient that is added to, or a value whose other columns are written elsewhere.
+            // A gradient that is added to, or a value whose other columns are written by other nodes.
             if o.access == Access::Update && self.holds[id] == Holds::Nothing {
                 continue;
             }
             match wanted {
                 Holds::Groups => sources = self.sources(at, &o.view)?,
-                // Of which ranks they are is known after the counts.
+                // The ranks that they belong to are known after the counts.
                 Holds::Received if self.holds[id] == Holds::Received => {}
                 _ => self.expect(at, &o.view, wanted)?,
             }

@@ -1,5 +1,5 @@
-//! The second memory in [`crate::verify()`]: a value leaves once, as a whole, and is not written after that; what comes back is what has
-//! left, in the state in which it has left; nothing leaves that no backward list reads back.
+//! The second memory in [`crate::verify()`]: a value is offloaded once, as a whole, and is not written after that; a reload restores the
+//! offloaded value, in its state at that time; every offloaded value is read back by a backward list.
 
 use crate::node::OffloadedValue;
 use crate::unit::Phase;
@@ -23,7 +23,7 @@ struct AwayValue {
 pub(crate) struct AwayValues(BTreeMap<u64, AwayValue>);
 
 impl AwayValues {
-    /// Whether the value has left.
+    /// Whether the value has been offloaded.
     pub(crate) fn has(&self, id: usize) -> bool {
         self.0.values().any(|away| away.value == id)
     }

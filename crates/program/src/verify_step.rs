@@ -1,17 +1,17 @@
-//! The verifier of a step: refuses a list in which a unit reads what is not there, or an update takes gradients that are not
-//! complete.
+//! The verifier of a step: refuses a list in which a unit reads memory that is not written yet, or an update takes gradients that are
+//! not complete.
 //!
 //! | refused | because |
 //! |---|---|
-//! | a gather that is missing or waited for too late | a unit reads values that are elsewhere, on their way or of before the update |
-//! | a gather into memory that others still use | the unit that reads them finds other values there |
-//! | a reduction that is missing, doubled, early, over another axis, or in another type | an update finds terms, or there is nothing to reduce |
-//! | a term that is written behind the reduction | it would be lost, or added to a sum |
-//! | an addition that is missing, doubled, or of another term | an update finds sums of some passes only |
-//! | units or messages that are missing, doubled or exchanged | the next one of the micro-batch finds no input |
-//! | a pass in another slot | it finds another micro-batch's activations, or overwrites them |
+//! | a gather that is missing or waited for too late | a unit reads values that are elsewhere, in flight or from before the update |
+//! | a gather into memory that others still use | the unit that reads them reads other values there |
+//! | a reduction that is missing, doubled, early, over another axis, or in another type | an update reads terms, or there is nothing to reduce |
+//! | a term that is written after the reduction | it would be lost, or added to a sum |
+//! | an addition that is missing, doubled, or of another term | an update reads sums of some passes only |
+//! | units or messages that are missing, doubled or exchanged | the next one of the micro-batch has no input |
+//! | a pass in another slot | it reads another micro-batch's activations, or overwrites them |
 //! | a pass with another version of the weights | forward and backward pass would read different weights |
-//! | a pass that adds to gradients that it must replace, or the reverse | an update finds gradients of the update before, or loses terms |
+//! | a pass that adds to gradients that it must replace, or the reverse | an update reads gradients of the preceding update, or loses terms |
 //! | a term of the norm, the losses or the size of the update that is missing or doubled | ranks would decide on different numbers |
 
 use crate::node::CollectiveKind;
@@ -43,7 +43,7 @@ struct Gradient {
     local: usize,
     /// Units and micro-batches whose terms have been reduced.
     reduced: usize,
-    /// Of units and micro-batches whose reduced terms have not been added to the sum of others yet.
+    /// Units and micro-batches whose reduced terms have not been added to the sum of others yet.
     arrived: usize,
     /// The terms are complete over the tensor axis.
     complete: bool,
@@ -68,13 +68,13 @@ struct ChunkState<'a> {
     /// Gradients that passes of the current update have made.
     made: GradientAdds,
     gradients: Vec<Gradient>,
-    /// By place: the flat parameter whose values lie there.
+    /// Keyed by memory: the flat parameter whose values are there.
     values: BTreeMap<usize, usize>,
     /// Gathers in flight.
     gathering: Vec<Transfer>,
     /// Values that rest whole and of which only this rank's part is up to date.
     stale: Vec<bool>,
-    /// By place: the flat parameter whose terms lie there.
+    /// Keyed by memory: the flat parameter whose terms are there.
     terms: BTreeMap<usize, usize>,
     tied: bool,
     /// The norm or a tied table has been made of the gradients.
@@ -87,7 +87,7 @@ struct ChunkState<'a> {
     prepared: bool,
     /// Updates so far.
     updates: usize,
-    /// By memory of kept weights: the version there.
+    /// Keyed by memory of kept weights: the version there.
     kept: BTreeMap<usize, usize>,
 }
 
@@ -96,7 +96,7 @@ struct Checking<'a> {
     node: usize,
     /// One norm for all chunks.
     norm: bool,
-    /// By pool and slot: the chunk and the micro-batch that hold it.
+    /// Keyed by pool and slot: the chunk and the micro-batch that hold it.
     slots: BTreeMap<(usize, usize), (usize, usize)>,
     losses: bool,
     /// Groups over which the sum of all chunks' squares was summed.
@@ -469,7 +469,7 @@ impl Checking<'_> {
         Ok(())
     }
 
-    /// Whether terms lie there, and those of every unit that makes them.
+    /// Whether terms are there, and those of every unit that computes them.
     fn whole_terms(&self, at: usize, flat: usize) -> bool {
         let (local, writers) = (self.chunks[at].gradients[flat].local, self.writers(at, flat));
         local > 0 && writers > 0 && local.is_multiple_of(writers)
@@ -607,7 +607,7 @@ impl Checking<'_> {
         }
         let terms = std::mem::take(&mut gradient.local);
         *(if transfer.term { &mut gradient.arrived } else { &mut gradient.reduced }) += terms;
-        // Of gradients that are reduced in every pass the next pass may write new terms.
+        // The next pass may write new terms of gradients that are reduced in every pass.
         (gradient.first, gradient.complete) = (!settles, gradient.complete && !settles);
         Ok(())
     }

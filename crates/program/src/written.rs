@@ -7,7 +7,7 @@ use crate::value::Value;
 use bessemer_tensor::View;
 use std::ops::Range;
 
-/// By value: columns that have been written, in the order in which they were.
+/// Indexed by value: columns that have been written, in the order in which they were.
 #[derive(Debug)]
 pub(crate) struct WrittenColumns(Vec<Vec<Range<usize>>>);
 

@@ -1,22 +1,22 @@
-//! The pass `zero`: where values of parameters are gathered and gradients are reduced over the data-parallel axes
+//! The pass `zero`: places gathers of parameters' values and reductions of gradients over the data-parallel axes
 //! (Rajbhandari et al. 2020, ZeRO; Zhao et al. 2023, PyTorch FSDP).
 //!
-//! Parameters that are used together travel as one vector, a [`FlatParameter`]. Its [`Residence`]s say how the vector and
-//! its gradients lie between passes, and the transfers follow from the difference to what a pass reads and leaves:
+//! Parameters that are used together are communicated as one vector, a [`FlatParameter`]. Its [`Residence`]s define the layouts of the
+//! vector and its gradients between passes, and the transfers follow from the difference to the reads and results of a pass:
 //!
 //! | at rest | a pass | transfer |
 //! |---|---|---|
 //! | values sharded | reads them whole | all-gather before the first read, one ahead of the unit that computes |
 //! | gradients replicated | leaves one term a rank | all-reduce |
-//! | gradients sharded, perhaps over one rank | leaves one term a rank | reduce-scatter in every pass, added to the sum of the passes before; a replicate axis sums the parts after the last |
+//! | gradients sharded, perhaps over one rank | leaves one term a rank | reduce-scatter in every pass, added to earlier sums; a replicate axis sums the parts after the last |
 //! | gradients replicated, the update sharded | leaves one term a rank | reduce-scatter after the last pass |
 //! | values replicated, the update sharded | – | all-gather after the update |
 //!
-//! A transfer of gradients starts behind the last unit of the pass that writes them, so a tied token table leaves behind the
-//! embedding. Where passes complete their reductions, one is in flight at a time, beside the units up to the next one: so the terms
-//! that are added to earlier sums need memory for the largest of them only. No bit depends on where a transfer stands.
+//! A transfer of gradients starts after the last unit of the pass that writes them, so a tied token table is sent after the
+//! embedding. Where passes complete their reductions, one is in flight at a time, concurrently with the units up to the next one: so the terms
+//! that are added to earlier sums need memory for the largest of them only. No bit depends on the position of a transfer.
 //!
-//! Gradients travel as they are stored, or in 8 bits ([`DataProgram::reduce_dtype`]). Then a reduce-scatter is one all-to-all of codes and
+//! Gradients are sent as they are stored, or in 8 bits ([`DataProgram::reduce_dtype`]). Then a reduce-scatter is one all-to-all of codes and
 //! scales, which every rank decodes and sums in f32 in the order of the ranks; an all-reduce is that, and an all-gather of the sums,
 //! encoded again, so that all ranks decode the same bytes (Wang et al. 2023, ZeRO++, section 3.3).
 
@@ -33,9 +33,9 @@ pub const BUCKET: usize = 8 << 20;
 /// Pieces of at most [`BUCKET`] elements that travel at once, each through a staging buffer of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PiecesInFlight {
-    /// Of values of parameters that are gathered.
+    /// Pieces of values of parameters that are gathered.
     pub values: usize,
-    /// Of gradients that are reduced.
+    /// Pieces of gradients that are reduced.
     pub gradients: usize,
 }
 
@@ -57,15 +57,15 @@ pub fn piece_width(most: usize, ranks: usize) -> usize {
     if width > GRADIENT_BLOCK { width - width % GRADIENT_BLOCK } else { width }
 }
 
-/// How a vector lies between passes.
+/// Layout and memory of a vector between passes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Residence {
     /// Element type.
     pub dtype: DType,
     /// Layout of the one dim over the axes shard and replicate. Gradients that rest replicated are this rank's terms until the last
-    /// pass of an update; what rests sharded is the sum of the passes so far.
+    /// pass of an update; sharded ones are the sum of the passes so far.
     pub layout: Layout,
-    /// Number of the memory in which the whole vector lies while a unit uses it; vectors of one number take turns.
+    /// Number of the memory that contains the whole vector while a unit uses it; vectors of one number alternate in it.
     pub place: usize,
 }
 
@@ -86,7 +86,7 @@ pub struct FlatParameter {
     pub values: Residence,
     /// Gradients; frozen parameters have none.
     pub gradients: Option<Residence>,
-    /// Layout of what the optimizer updates, and of the gradients that it takes.
+    /// Layout of the parameters that the optimizer updates, and of the gradients that it reads.
     pub updated: Layout,
     /// Elements of the gradients that a pass leaves as terms of a sum over the tensor axis.
     pub partial: usize,
@@ -98,14 +98,14 @@ impl FlatParameter {
         self.parts.iter().sum()
     }
 
-    /// Whether it has no element.
+    /// True if it has no element.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// A rank's position among the data-parallel ranks of a group of parameters. In transfers [`Axis::Shard`] stands for the ranks over
-/// which the group is sharded, and [`Axis::Replicate`] for those that have replicas of it.
+/// A rank's position among the data-parallel ranks of a group of parameters. In transfers [`Axis::Shard`] denotes the ranks over
+/// which the group is sharded, and [`Axis::Replicate`] those that have replicas of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DataRank {
     /// Number of the ranks over which it is sharded, and index among them.
@@ -119,7 +119,7 @@ pub struct DataRank {
 pub struct Transfer {
     /// Kind of the collective.
     pub kind: CollectiveKind,
-    /// The axis whose ranks do it.
+    /// The axis whose ranks take part.
     pub axis: Axis,
     /// Number of the flat parameter.
     pub flat: usize,
@@ -178,11 +178,11 @@ pub enum PassNode {
     Unit(usize),
     /// Gradients of these flat parameters that are terms of sums over the tensor axis become the sums.
     Complete(Vec<usize>),
-    /// A transfer begins. What it sends is read before the next entry: its memory may be written from then on.
+    /// A transfer begins. Its source is read before the next entry: the memory may be written from then on.
     Start(Transfer),
     /// A transfer that has begun is complete.
     Wait(Transfer),
-    /// An operator adds the term of this flat parameter's gradients that has come to the sum of the passes before, on this rank's
+    /// An operator adds the received term of this flat parameter's gradients to the sum of earlier passes, on this rank's
     /// part of them.
     Add(usize),
 }
@@ -190,13 +190,13 @@ pub enum PassNode {
 /// Traffic of the gradients of a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum GradientTraffic {
-    /// They stay: more passes add to them, or the pass makes none.
+    /// The gradients stay: more passes add to them, or the pass makes none.
     Stay,
-    /// They leave; [`DataProgram::finish`] waits for them.
+    /// The gradients are sent; [`DataProgram::finish`] waits for them.
     Leave,
-    /// They leave, and the pass ends when this rank has its part of their sum. It is the first pass of an update.
+    /// The gradients are sent, and the pass ends when this rank has its part of their sum. It is the first pass of an update.
     Settle,
-    /// As [`GradientTraffic::Settle`], in a later pass: the part is added to the sum of the passes before.
+    /// The same as [`GradientTraffic::Settle`], in a later pass: the part is added to the sum of earlier passes.
     Accumulate,
 }
 
@@ -237,7 +237,7 @@ impl UnitUse {
         of
     }
 
-    /// Adds what another list of the unit uses.
+    /// Adds the uses of another list of the unit.
     pub fn add(&mut self, other: UnitUse) {
         self.reads.extend(other.reads);
         self.writes.extend(other.writes);
@@ -264,8 +264,8 @@ pub struct DataProgram {
 }
 
 impl DataProgram {
-    /// The entries of a pass over `units`, in their order. `under_way`: the first gather has been started by the pass
-    /// before. `next`: the flat parameter that the pass behind this one reads first, if that follows directly.
+    /// The entries of a pass over `units`, in their order. `under_way`: the first gather has been started by the preceding pass.
+    /// `next`: the flat parameter that the next pass reads first, if that follows directly.
     pub fn pass(
         &self,
         units: &[UnitUse],
@@ -305,7 +305,7 @@ impl DataProgram {
         nodes
     }
 
-    /// Sends the gradients of all units on their way, in the order of the backward pass over `units`, where no pass has done it.
+    /// Starts the reduction of the gradients of all units, in the order of the backward pass over `units`, where no pass has done it.
     pub fn reduce(&self, units: &[UnitUse]) -> Vec<PassNode> {
         let entries = self.pass(units, GradientTraffic::Leave, false, None);
         let mine = |node: &PassNode| reduction(node).is_some() || matches!(node, PassNode::Complete(_));
@@ -331,7 +331,7 @@ impl DataProgram {
         (0..self.flats.len()).filter(|flat| self.spreads(*flat)).flat_map(both).collect()
     }
 
-    /// Whether values rest whole and the optimizer updates this rank's part of them only.
+    /// Whether values are whole between passes and the optimizer updates this rank's part of them only.
     pub fn spreads(&self, flat: usize) -> bool {
         let (rank, flat) = (self.rank(flat), &self.flats[flat]);
         let updates = flat.gradients.is_some();
@@ -348,7 +348,7 @@ impl DataProgram {
         self.groups[self.flats[flat].group]
     }
 
-    /// Whether a pass finds only this rank's part of the values.
+    /// Whether a pass has only this rank's part of the values.
     pub fn gathered(&self, flat: usize) -> bool {
         self.rank(flat).shard.0 > 1 && sharded(&self.flats[flat].values.layout)
     }
@@ -369,7 +369,7 @@ impl DataProgram {
         Some(Transfer { kind, axis, flat, term: false, dtype })
     }
 
-    /// The reduction behind the first, where both axes have several ranks.
+    /// The reduction after the first, where both axes have several ranks.
     pub fn second_reduction(&self, flat: usize) -> Option<Transfer> {
         let rank = self.rank(flat);
         let both = (rank.shard.0 > 1 || self.settles(flat)) && rank.replicate.0 > 1;

@@ -60,7 +60,7 @@ pub struct Cache {
     pub(crate) chunk: usize,
     /// Keys and values of each layer.
     pub(crate) layers: Vec<[View; 2]>,
-    /// By layer: its program's number in [`DecodePass::layers`].
+    /// Indexed by layer: its program's number in [`DecodePass::layers`].
     pub(crate) kinds: Vec<usize>,
     /// Programs of a pass with 1, 2, ... new positions of one sequence.
     pub(crate) pieces: Vec<DecodePass>,
@@ -96,7 +96,7 @@ pub(crate) struct CachedSequence {
 #[derive(Debug)]
 pub(crate) struct DecodePass {
     pub(crate) embedding: StageUnit,
-    /// Those of the first layer of each kind: layers of a kind differ in their parameters only.
+    /// Programs of the first layer of each kind: layers of a kind differ in their parameters only.
     pub(crate) layers: Vec<StageUnit>,
 }
 
@@ -131,7 +131,7 @@ fn unit(decoder: &Decoder, unit: Unit, program: UnitProgram) -> StageUnit {
     StageUnit { unit, program, memory, distinct: true, parameters }
 }
 
-/// Number among `kinds` of the one whose layers are as layer `layer` is.
+/// Number among `kinds` of the layer that has the kind of layer `layer`.
 fn kind_of(model: &Model, kinds: &[usize], layer: usize) -> usize {
     let alike = |kind: &usize| model.experts_of(*kind) == model.experts_of(layer);
     kinds.iter().position(alike).unwrap_or(0)
@@ -141,7 +141,7 @@ impl Cache {
     /// Allocates a cache and reserves the workspace of decoding.
     ///
     /// # Errors
-    /// No slot, a capacity beyond the model's context, or what the backend answers.
+    /// No slot, a capacity beyond the model's context, or an error of the backend.
     pub fn new(backend: &mut dyn Backend, decoder: &Decoder, shape: CacheShape) -> Result<Cache, ModelError> {
         let CacheShape { slots, capacity, logit_rows } = shape;
         decoder.expect_whole("decoding with a cache")?;
@@ -302,7 +302,7 @@ impl Cache {
         Ok(backend.reserve_workspace(most)?)
     }
 
-    /// What varies from pass to pass: positions before the new ones, of which those before `start` are not seen.
+    /// Values that vary from pass to pass: positions before the new ones, of which those before `start` are not seen.
     pub(crate) fn step(&self, start: usize, past: usize) -> StepValues {
         StepValues { past: past - start, capacity: self.capacity - start, ..StepValues::default() }
     }
@@ -388,11 +388,11 @@ impl Cache {
         self.len(slot) == 0
     }
 
-    /// Copies what slot `from` holds of its first `len` positions to slot `to`, which begins as it does: positions that `to` holds already stay as they
-    /// are.
+    /// Copies the first `len` positions of slot `from` to slot `to`, which begins with the same tokens: positions that `to` already holds
+    /// are not changed.
     ///
     /// # Errors
-    /// Slots that the cache does not have, or that hold fewer positions (`from`) or more (`to`) than `len`; what the backend answers.
+    /// Slots that the cache does not have, or that hold fewer positions (`from`) or more (`to`) than `len`; an error of the backend.
     pub fn copy(
         &mut self,
         backend: &mut dyn Backend,

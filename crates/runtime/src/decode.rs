@@ -42,7 +42,7 @@ impl Decoder {
     ///
     /// # Errors
     /// A slot that the cache does not have, no ids, ids outside the vocabulary, or a full slot (nothing has happened then);
-    /// what the backend answers (the cache then holds the pieces that went through).
+    /// an error of the backend (the cache then holds the pieces that went through).
     pub fn decode<'c>(
         &self,
         backend: &mut dyn Backend,
@@ -54,10 +54,10 @@ impl Decoder {
         Ok(&cache.host.logits[..self.model.vocab_size])
     }
 
-    /// As [`Decoder::decode`], without logits: all but the end of a prompt.
+    /// Appends like [`Decoder::decode`], without logits: for all but the end of a prompt.
     ///
     /// # Errors
-    /// As [`Decoder::decode`].
+    /// Same errors as [`Decoder::decode`].
     pub fn prefill(
         &self,
         backend: &mut dyn Backend,
@@ -68,10 +68,10 @@ impl Decoder {
         self.decode_piece(backend, cache, slot, ids, Wanted::Nothing)
     }
 
-    /// As [`Decoder::decode`]; `visit(i, logits)` is called with the logits that follow `ids[i]`, for i = 0, 1, ...
+    /// Appends like [`Decoder::decode`]; `visit(i, logits)` is called with the logits that follow `ids[i]`, for i = 0, 1, ...
     ///
     /// # Errors
-    /// As [`Decoder::decode`].
+    /// Same errors as [`Decoder::decode`].
     pub fn decode_each(
         &self,
         backend: &mut dyn Backend,
@@ -87,7 +87,7 @@ impl Decoder {
     /// row have the bits that [`Decoder::decode`] gives for its token alone.
     ///
     /// # Errors
-    /// As [`Decoder::decode`], and for two rows with one slot.
+    /// Same errors as [`Decoder::decode`], and for two rows with one slot.
     pub fn decode_rows<'c>(
         &self,
         backend: &mut dyn Backend,

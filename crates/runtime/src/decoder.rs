@@ -1,4 +1,4 @@
-//! A decoder: what it holds, how it is made, and the passes of a whole model.
+//! A decoder: its memory, its construction, and the passes of a whole model.
 
 use crate::config::ActivationConfig;
 use crate::error::ModelError;
@@ -32,7 +32,7 @@ use bessemer_units::Bytes;
 #[derive(Debug, Clone)]
 pub(crate) struct Loads {
     pub(crate) layer: Option<usize>,
-    /// By expert; empty without experts.
+    /// Indexed by expert; empty without experts.
     pub(crate) counts: Vec<u32>,
 }
 
@@ -40,9 +40,9 @@ pub(crate) struct Loads {
 /// one stage of it ([`Decoder::of_stage`]) or a tensor shard, or both.
 #[derive(Debug)]
 pub struct Decoder {
-    /// What is here of the model; of a stage the model that it is a stage of.
+    /// The part of the model on this rank; for a stage the model that it is a stage of.
     pub(crate) model: Model,
-    /// All of it, if that is more.
+    /// The whole model, if that is more.
     whole: Option<Box<Model>>,
     /// Which layers are here, and memory for how many micro-batches.
     pub(crate) stage: StageConfig,
@@ -56,22 +56,22 @@ pub struct Decoder {
     /// Values that passes read, by parameter.
     pub(crate) values: Vec<View>,
     gradients: Vec<Option<View>>,
-    /// In the order of the forward pass.
+    /// Units in the order of the forward pass.
     pub(crate) units: Vec<StageUnit>,
     /// Units and slots of shorter micro-batches, the longest first.
     pub(crate) shorter: Vec<ShorterLength>,
-    /// The same units without recomputation, for slots that keep everything beside others that do not.
+    /// The same units without recomputation, for slots that keep everything if others do not.
     pub(crate) stored: Vec<StageUnit>,
-    /// Logits of a few rows, and of what is left of a batch after those.
+    /// Programs of the logits of a few rows, and of the remaining rows of a batch.
     pub(crate) logits: Vec<StageUnit>,
     pub(crate) buffers: StageBuffers,
     /// Auxiliary losses with their weights.
     pub(crate) weighed: Vec<WeighedLoss>,
-    /// By unit: what forward passes have counted.
+    /// Indexed by unit: counts of the forward passes.
     pub(crate) loads: Vec<Loads>,
-    /// The first layer whose router has made numbers that are not finite, since it was asked for last.
+    /// The first layer whose router has computed values that are not finite, since it was last read.
     pub(crate) router_not_finite: Option<usize>,
-    /// By auxiliary loss of the units in turn: its number among those that are weighed.
+    /// Indexed by auxiliary loss, unit after unit: its number among those that are weighed.
     pub(crate) loss_numbers: Vec<Option<usize>>,
     /// Host copy of their weights.
     pub(crate) loss_weights: Vec<[f32; 2]>,
@@ -79,7 +79,7 @@ pub struct Decoder {
     pub(crate) held: Held,
     /// Memory of the values of the unit that runs.
     pub(crate) table: Vec<View>,
-    /// Host copy of the counters of random numbers, by place of the units in turn.
+    /// Host copy of the counters of random numbers, by use, unit after unit.
     pub(crate) counters: Vec<[u32; DropoutMask::WORDS]>,
     /// 0, 1, ... in every row, or in every document of the last batch.
     pub(crate) default_positions: Vec<u32>,
@@ -89,12 +89,12 @@ pub struct Decoder {
     pub(crate) numbers: Vec<f32>,
     /// Places of offloaded values.
     pub(crate) second_memory: OffloadLayout,
-    /// The cache that batches stand behind, if there is one.
+    /// The cache that batches continue, if there is one.
     pub(crate) prefix: Option<AfterPrefix>,
     pub(crate) peers: Peers,
     /// A model whose predictions the loss compares with, if there is one.
     pub(crate) teacher: Option<Box<Teacher>>,
-    /// What the head reads of it.
+    /// Operands of the head from the teacher.
     of_teacher: Option<[View; 2]>,
 }
 
@@ -111,15 +111,15 @@ impl Decoder {
     /// reserves the workspace that the passes need. Nothing is allocated after that.
     ///
     /// Bytes by class: "weights" and, to train, "gradients", 4 bytes a parameter; "constants", 4 context D for a fixed table of
-    /// positions; "activations", what the programs save and the scratch that they share.
+    /// positions; "activations", the values that the programs save and the scratch that they share.
     ///
     /// # Errors
-    /// A sequence longer than the model's context, or what the backend answers (out of memory).
+    /// A sequence longer than the model's context, or an error of the backend (out of memory).
     pub fn new(backend: &mut dyn Backend, model: &Model, shape: Shape) -> Result<Decoder, ModelError> {
         Decoder::with_activations(backend, model, shape, ActivationConfig::default())
     }
 
-    /// As [`Decoder::new`], with a say in how activations are kept; a scorer keeps none.
+    /// Returns [`Decoder::new`] with an activation config; a scorer keeps no activations.
     pub fn with_activations(
         backend: &mut dyn Backend,
         model: &Model,
@@ -131,13 +131,13 @@ impl Decoder {
         Decoder::with_params(backend, model, shape, config, params)
     }
 
-    /// As [`Decoder::with_activations`], with parameters that the caller has placed: views of whatever buffers it likes,
-    /// which parameters of different units may share if [`StageRanks::unit_begins`] brings the right values and
+    /// Returns [`Decoder::with_activations`] with parameters that the caller has placed: views of any buffers,
+    /// which parameters of different units may share if [`StageRanks::unit_begins`] loads the right values and
     /// [`StageRanks::unit_ends`] takes the gradients away ([`Decoder::init`], [`Decoder::read_params`] and
-    /// [`Decoder::write_param`] then say nothing about the model). A tied token table belongs to two units.
+    /// [`Decoder::write_param`] then do not work on the model). A tied token table belongs to two units.
     ///
     /// # Errors
-    /// As [`Decoder::new`]; parameters that are not those of [`Model::params`] in their order and shapes, of a float type (the first
+    /// Same errors as [`Decoder::new`]; parameters that are not those of [`Model::params`] in their order and shapes, of a float type (the first
     /// that is not is named). A decoder that trains freezes the parameters without a gradient.
     pub fn with_params(
         backend: &mut dyn Backend,
@@ -153,7 +153,7 @@ impl Decoder {
         Decoder::build(backend, &parts, params, None)
     }
 
-    /// Puts a decoder together from checked parts. `beside`: another stage of the same rank, and whether both have its slots.
+    /// Builds a decoder from checked parts. `beside`: another stage of the same rank, and whether both have its slots.
     pub(crate) fn build(
         backend: &mut dyn Backend,
         parts: &Parts<'_>,
@@ -385,12 +385,12 @@ impl Decoder {
         self.units.get(at)?.unit.layer()
     }
 
-    /// What each unit's list of a phase uses, in the order of the forward pass; `flat_of` gives the flat parameter in which a
-    /// parameter of the decoder lies.
+    /// The uses of each unit's list of a phase, in the order of the forward pass; `flat_of` returns the flat parameter that contains a
+    /// parameter of the decoder.
     pub fn uses(&self, phase: Phase, flat_of: &dyn Fn(usize) -> usize) -> Vec<UnitUse> {
         let of = |(number, unit): (usize, &StageUnit)| {
             let mut of = UnitUse::of(number, &unit.program, phase, &|p| flat_of(unit.parameters[p]));
-            // Lengths may recompute other layers: what any of them reads is there.
+            // Lengths may recompute other layers: the uses of all of them are included.
             for length in &self.shorter {
                 let unit = &length.units[number];
                 of.add(UnitUse::of(number, &unit.program, phase, &|p| flat_of(unit.parameters[p])));
@@ -403,7 +403,7 @@ impl Decoder {
     /// The programs as they are after some of the passes that have rewritten them.
     ///
     /// # Errors
-    /// As when the decoder was made.
+    /// Same errors as when the decoder was made.
     pub fn programs_after(&self, until: Rewrite) -> Result<Vec<(Unit, UnitProgram, UnitMemory)>, ModelError> {
         let model = self.whole();
         let (shape, config, stage, ranks) = (self.shape, &self.config, &self.stage, &self.ranks);
@@ -418,7 +418,7 @@ impl Decoder {
         self.whole.as_deref().unwrap_or(&self.model)
     }
 
-    /// Gives passes without other ranks of their own, [`Decoder::loss`], [`Decoder::logits`] and those of [`crate::Cache`], the ranks with the
+    /// Sets for passes without other ranks of their own, [`Decoder::loss`], [`Decoder::logits`] and those of [`crate::Cache`], the ranks with the
     /// other experts.
     pub fn set_peers(&mut self, peers: Peers) {
         self.peers = peers;
@@ -427,7 +427,7 @@ impl Decoder {
     /// A decoder of another shape over the same parameters and with the same other ranks, to score.
     ///
     /// # Errors
-    /// As [`Decoder::with_params`].
+    /// Same errors as [`Decoder::with_params`].
     pub fn reshaped(&self, backend: &mut dyn Backend, shape: Shape) -> Result<Decoder, ModelError> {
         let (config, params) = (ActivationConfig::default(), self.params.clone());
         let mut decoder = match self.tensor_shard() {
@@ -440,7 +440,7 @@ impl Decoder {
         Ok(decoder)
     }
 
-    /// How the parameters of the whole model are sharded.
+    /// Shardings of the parameters of the whole model.
     pub(crate) fn shardings(&self) -> Vec<Sharding> {
         self.tensor_shard().map_or_else(|| self.model.shardings(), |part| part.shardings.clone())
     }
@@ -450,7 +450,7 @@ impl Decoder {
         phases(self.shape.purpose, &self.stage)
     }
 
-    /// The rank that it is on every axis whose ranks share a micro-batch.
+    /// Its rank on every axis whose ranks share a micro-batch.
     pub fn ranks(&self) -> &[Rank] {
         &self.ranks
     }
@@ -460,7 +460,7 @@ impl Decoder {
         self.experts
     }
 
-    /// Of each of [`Decoder::params`], the axes over whose ranks its gradient is a term of a sum after a backward pass.
+    /// For each of [`Decoder::params`], the axes over whose ranks its gradient is a term of a sum after a backward pass.
     pub fn partial_gradients(&self) -> Vec<Vec<Axis>> {
         let mut partial: Vec<Vec<Axis>> = vec![Vec::new(); self.params.len()];
         for (unit, rank) in self.units.iter().flat_map(|unit| self.ranks.iter().map(move |rank| (unit, rank)))
@@ -479,8 +479,8 @@ impl Decoder {
         partial
     }
 
-    /// Whether no unit before it has the same program: layers of one policy of recomputation and of one layout differ in nothing
-    /// but their names.
+    /// Whether no earlier unit has the same program: layers of one policy of recomputation and of one layout differ only in
+    /// their names.
     pub fn is_distinct(&self, unit: Unit) -> bool {
         self.units.iter().any(|u| u.unit == unit && u.distinct)
     }
@@ -499,8 +499,8 @@ impl Decoder {
         Ok(())
     }
 
-    /// What joins the residual stream is from here on a value of its own, "attention.branch" and "mlp.branch", which
-    /// [`bessemer_program::Ranks::written`] tells of. Numbers are those of the fused operators.
+    /// Keeps the branches that are added to the residual stream as values of their own from now on, "attention.branch" and "mlp.branch",
+    /// which are reported to [`bessemer_program::Ranks::written`]. Numbers are those of the fused operators.
     ///
     /// # Errors
     /// An error of the backend.
@@ -529,7 +529,7 @@ impl Decoder {
         self.reserve(backend)
     }
 
-    /// The model; of a tensor shard, what is here of it as a model. Of a stage all of it: [`Decoder::stage`] says what is here.
+    /// The model; for a tensor shard, its part as a model. For a stage the whole model: [`Decoder::stage`] returns the part.
     pub fn model(&self) -> &Model {
         &self.model
     }
@@ -625,7 +625,7 @@ impl Decoder {
         self.loss_through(backend, peers.lock().ranks(), batch, per_token)
     }
 
-    /// As [`Decoder::loss`], with other ranks.
+    /// Computes [`Decoder::loss`] with other ranks.
     pub fn loss_through(
         &mut self,
         backend: &mut dyn Backend,

@@ -2,7 +2,7 @@
 
 use bessemer_tensor::TensorError;
 
-/// What can go wrong when a model is made, loaded or run.
+/// Errors when a model is made, loaded or run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModelError {
@@ -15,7 +15,7 @@ pub enum ModelError {
     /// Values that cannot be recomputed.
     #[error(transparent)]
     Recompute(#[from] bessemer_program::RecomputeError),
-    /// A budget of activations below what offloading and recomputation of all layers that may leave.
+    /// A budget of activations below the bytes that remain if all layers that may offload or recompute.
     #[error(
         "train.activation_memory = {budget}: {micro_batches} micro-batches of {sequences} x {seq} tokens keep {least} of activations \
          with {with}; allow at least that, or use a smaller train.micro_batch or train.seq_len"
@@ -47,13 +47,13 @@ pub enum ModelError {
         what: &'static str,
         /// The allowed range.
         wanted: String,
-        /// The number that was asked for.
+        /// The number that was requested.
         found: String,
     },
     /// No parameter has this name.
     #[error("the model has no parameter {name:?}; {hint}")]
     UnknownParameter {
-        /// The name that was asked for.
+        /// The name that was requested.
         name: String,
         /// Nearby names.
         hint: String,
@@ -67,7 +67,7 @@ pub enum ModelError {
         shape: Vec<usize>,
         /// Its number of values.
         wanted: usize,
-        /// How many were given.
+        /// Number of values that were given.
         found: usize,
     },
     /// A parameter that a caller has placed in another way than the model needs.
@@ -101,7 +101,7 @@ pub enum ModelError {
     /// A call that the state of a pipeline stage does not allow, or a span that the model does not have.
     #[error("a stage of a pipeline: {0}")]
     Stage(String),
-    /// A training pass was asked of a decoder without gradients.
+    /// A training pass was requested of a decoder without gradients.
     #[error("this decoder was made to score and holds no gradients; make it with Purpose::Train")]
     NotForTraining,
     /// More positions than the capacity of the cache.

@@ -22,7 +22,7 @@ use bessemer_program::{
 use bessemer_tensor::{Backend, BufferSpec, TensorError, View};
 use bessemer_units::{Bytes, DType};
 
-/// Spreads the experts of a unit whose tokens, at most `tokens` of them, are all on one rank. Its collectives have names without the layer: the
+/// Shards the experts of a unit whose tokens, at most `tokens` of them, are all on one rank. Its collectives have names without the layer: the
 /// ranks of an exchange may run lists that were recorded for other layers of the same kind.
 pub(crate) fn experts_of_one(unit: &mut UnitProgram, rank: Rank, tokens: usize) {
     experts(unit, rank, ExchangedTokens::OneRank(tokens));
@@ -35,7 +35,7 @@ pub(crate) fn experts_of_one(unit: &mut UnitProgram, rank: Rank, tokens: usize) 
     }
 }
 
-/// Experts of a rank that has no tokens: part of every layer's experts, and what computes rows of another rank's tokens.
+/// Experts of a rank that has no tokens: part of every layer's experts, and the programs that compute rows of another rank's tokens.
 #[derive(Debug)]
 pub struct ExpertRows {
     /// Layers with experts, in order.
@@ -43,7 +43,7 @@ pub struct ExpertRows {
     params: Vec<Param>,
     /// Values of the parameters.
     values: Vec<View>,
-    /// By layer: offsets of no rows.
+    /// Indexed by layer: offsets of no rows.
     offsets: Vec<View>,
     scratch: ScratchBuffers,
     table: Vec<View>,
@@ -53,7 +53,7 @@ impl ExpertRows {
     /// Allocates the experts of `part` (zero until the caller writes [`ExpertRows::params`]) and memory for the rows of at most `tokens` tokens in a pass.
     ///
     /// # Errors
-    /// A part that has not the experts alone for other ranks to share, or what the backend answers.
+    /// A part that does not consist of experts alone, or an error of the backend.
     pub fn new(
         backend: &mut dyn Backend,
         part: &TensorShard,
@@ -124,10 +124,10 @@ impl ExpertRows {
         &self.params
     }
 
-    /// Computes the rows that come to this rank in one pass through all layers.
+    /// Computes the rows that arrive at this rank in one pass through all layers.
     ///
     /// # Errors
-    /// What the backend and other ranks answer.
+    /// Errors of the backend and of other ranks.
     pub fn run(&mut self, backend: &mut dyn Backend, ranks: &mut dyn Ranks) -> Result<(), TensorError> {
         let mut table = std::mem::take(&mut self.table);
         let result = (0..self.units.len()).try_for_each(|at| {

@@ -1,8 +1,8 @@
 //! Activations in the memory of gradients that are written later.
 //!
 //! A backward pass goes from the last unit to the first. When it writes the gradients of unit i, it has read all that the units
-//! behind i have kept for it. So what unit j keeps, and the residual stream that enters it, may lie in the gradients of the units
-//! before j:
+//! after i have kept for it. So the activations that unit j keeps, and the residual stream that enters it, may be stored in the gradients
+//! of the units before j:
 //!
 //! ```text
 //! backward pass of    reads what it keeps in    writes gradients of
@@ -11,12 +11,12 @@
 //! unit 1              memory of its own         unit 1
 //! ```
 //!
-//! L layers that keep a bytes each and have g bytes of gradients take a + g + (L - 1) max(a, g) bytes instead of L (a + g), less what
-//! does not fit for its shape. The gradients are lost to the next forward pass, so this is for steps of one micro-batch
+//! L layers that keep a bytes each and have g bytes of gradients take a + g + (L - 1) max(a, g) bytes instead of L (a + g), less the
+//! values that do not fit for their shape. The gradients are lost to the next forward pass, so this is for steps of one micro-batch
 //! ([`crate::ActivationConfig::in_gradients`]). A tied token table is written first, by the head, and holds nothing.
 //!
 //! Where a backward pass frees activations and allocates gradients as it goes, as in PyTorch, an allocator may put the ones in the
-//! memory of the others too. Here the places are planned before the first step.
+//! memory of the others too. Here the locations are planned before the first step.
 
 use crate::decoder::Purpose;
 use crate::error::ModelError;
@@ -29,7 +29,7 @@ use std::ops::Range;
 /// Bytes that the place of a matrix is a multiple of.
 const ALIGNED: usize = 256;
 
-/// Gradients that nothing lies in.
+/// Gradients whose memory is not used by activations yet.
 #[derive(Debug, Default)]
 pub(crate) struct GradientMemory {
     free: Vec<Stretch>,
@@ -55,7 +55,7 @@ impl Stretch {
 }
 
 impl Plan<'_> {
-    /// Whether a slot may lie in gradients; `shared`: it is another stage's too.
+    /// Whether a slot may be stored in gradients; `shared`: it is another stage's too.
     ///
     /// # Errors
     /// A stage or a configuration whose slots last longer than a pass or have memory of another kind.
@@ -80,7 +80,7 @@ impl Plan<'_> {
 }
 
 impl GradientMemory {
-    /// All gradients of a decoder's parameters but those whose buffers several of them share by turns.
+    /// All gradients of a decoder's parameters but those whose buffers several parameters alternate in.
     pub(crate) fn new(units: &[StageUnit], gradients: &[Option<View>]) -> GradientMemory {
         let mut all: Vec<Stretch> = Vec::new();
         for (number, view) in gradients.iter().enumerate() {
@@ -88,7 +88,7 @@ impl GradientMemory {
                 let values = &unit.program.values;
                 values.iter().any(|v| matches!(v.class, Class::Gradient(p) if unit.parameters[p] == number))
             };
-            // The backward pass comes to the last unit first.
+            // The backward pass reaches the last unit first.
             let writer = units.iter().rposition(writes);
             if let (Some(view), Some(writer)) = (view.filter(View::is_contiguous), writer) {
                 let size = view.dtype().size();

@@ -5,21 +5,21 @@
 //! the slot is as large as the largest layout, and a shorter micro-batch takes no more memory than a longer one. Scratch is the
 //! largest of all lengths.
 //!
-//! With [`bessemer_units::Recompute::InputAware`] each length has a plan of its own: as few layers as the budget demands offload what
-//! they store, from the first one on, as many as may ([`crate::ActivationConfig::offload`]). If that does not suffice, as few of the others
-//! as needed recompute everything. A program tells its bytes exactly, so the plans are made with the decoder and nothing is measured in a
-//! step. `total` in the sketch is what the null backend counts for the whole stage:
+//! With [`bessemer_units::Recompute::InputAware`] each length has a plan of its own: as few layers as the budget demands offload their
+//! stored activations, from the first one on, as many as may ([`crate::ActivationConfig::offload`]). If that does not suffice, as few of the
+//! others as needed recompute everything. The bytes of a program are exact, so the plans are made with the decoder and nothing is measured
+//! in a step. `total` in the sketch is the null backend's count for the whole stage:
 //!
 //! ```text
 //! every layer keeps everything at every length
 //! while total > budget:
 //!     take the length whose layout of a slot is the largest
-//!     it frees total - budget more:
-//!         its next layers offload, fewer than free so much at most, at least one
-//!         or, if all have that may: the greedy choice of layers of the paper (bessemer_program::choose_layers) recomputes
+//!     it has to free total - budget more:
+//!         its next layers offload, as few as may free that much, at least one
+//!         or, if all that may offload do: the greedy choice of layers of the paper (bessemer_program::choose_layers) recomputes
 //! ```
-//! An offloaded layer costs its bytes twice on the disk, which runs beside the computation. A recomputed one costs a forward pass, which
-//! does not. So offloading goes first, and `train.offload_layers` says how many layers the disk keeps up with.
+//! An offloaded layer costs its bytes twice on the disk, which works concurrently with the computation. A recomputed one costs a forward
+//! pass, which does not. So offloading goes first, and `train.offload_layers` sets how many layers the disk keeps up with.
 
 use crate::decoder::Decoder;
 use crate::error::ModelError;
@@ -50,18 +50,18 @@ pub(crate) struct ShorterLength {
     pub(crate) slots: Vec<Slot>,
 }
 
-/// What the layers of a stage do in micro-batches of one length under a budget of activations, by their numbers in the model.
+/// Plan of a stage's layers for micro-batches of one length under a budget of activations, by their numbers in the model.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct LengthPlan {
     /// Tokens of a sequence.
     pub seq: usize,
     /// Layers that recompute everything.
     pub recomputed: Vec<usize>,
-    /// Layers that offload what they store.
+    /// Layers that offload their stored values.
     pub offloaded: Vec<usize>,
 }
 
-/// Memory that matrices are laid out in one behind the other.
+/// Memory in which matrices are laid out one after the other.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Arena {
     used: Scratch,
@@ -112,7 +112,7 @@ impl<'a> Plan<'a> {
     /// logits of a whole model.
     ///
     /// # Errors
-    /// What does not go with several lengths; a budget that offloading and recomputing every layer that may do not meet.
+    /// Configurations that do not support several lengths; a budget that is too small even if every layer that may offloads or recomputes.
     pub(crate) fn units_of_lengths(
         &self,
         params: &[Param],
@@ -301,14 +301,14 @@ impl Decoder {
         std::iter::once(self.shape.seq).chain(self.shorter.iter().map(|length| length.seq))
     }
 
-    /// What layers do under the budget of input-aware recomputation, by length of a micro-batch's sequences, the longest first. Nothing
+    /// Plans of the layers under the budget of input-aware recomputation, by length of a micro-batch's sequences, the longest first. Empty
     /// without a budget.
     pub fn plans_by_length(&self) -> Vec<LengthPlan> {
         if self.config.recompute.budget().is_none() || self.shape.purpose == crate::Purpose::Score {
             return Vec::new();
         }
         let plan = |(seq, units): (usize, &Vec<StageUnit>)| {
-            // What is kept of a layer that recomputes is the stream that enters it, which is not among its saved values.
+            // A layer that recomputes keeps the residual stream that enters it, which is not among its saved values.
             let keeps = |u: &StageUnit| {
                 u.memory
                     .homes
@@ -330,8 +330,8 @@ impl Decoder {
         self.lengths().zip(all).map(plan).collect()
     }
 
-    /// Says that the next micro-batch in a slot has sequences of `seq` tokens, before what another stage sends is written to
-    /// [`Decoder::stage_input`]. A decoder of one length knows.
+    /// Sets the length of the next micro-batch in a slot to `seq` tokens, before the message of another stage is written to
+    /// [`Decoder::stage_input`]. Not needed for a decoder of one length.
     ///
     /// # Errors
     /// A slot that is not there, a length that the decoder was not made for.
@@ -384,7 +384,7 @@ impl Decoder {
         length.map_or(&self.buffers.slots[slot], |at| &self.shorter[at].slots[slot])
     }
 
-    /// Every operator of the passes of each length in turn: `ask` is called with the length made current in all slots.
+    /// Every operator of the passes of each length: `ask` is called with the length made current in all slots.
     pub(crate) fn for_each_length<E>(
         &mut self,
         mut ask: impl FnMut(&mut Decoder) -> Result<(), E>,

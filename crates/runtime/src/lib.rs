@@ -1,7 +1,7 @@
 //! A decoder as it runs on one rank: its memory, its passes, its caches.
 //!
 //! The programs that [`bessemer_model::Recording`] records are rewritten for this rank and interpreted in every pass
-//! ([`bessemer_program::run()`]). What is saved for the backward pass follows from them, after normalised rows and hidden values
+//! ([`bessemer_program::run()`]). They determine the values saved for the backward pass, after normalised rows and hidden values
 //! are set to be computed again ([`bessemer_units::RecomputePlan`]); all other memory is scratch that all passes share.
 //! [`Decoder::new`] allocates everything and reserves the operators' workspace; no pass after it allocates.
 //!

@@ -54,7 +54,7 @@ impl Decoder {
         self.logits_through(backend, peers.lock().ranks(), batch, visit)
     }
 
-    /// As [`Decoder::logits`], with other ranks.
+    /// Computes [`Decoder::logits`] with other ranks.
     pub fn logits_through(
         &mut self,
         backend: &mut dyn Backend,

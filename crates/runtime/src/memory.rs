@@ -1,13 +1,13 @@
-//! Memory of a stage: what each micro-batch keeps, and the scratch that all passes share.
+//! Memory of a stage: the values that each micro-batch keeps, and the scratch that all passes share.
 //!
 //! | memory | once for | holds |
 //! |---|---|---|
 //! | slot | a micro-batch between forward and backward | inputs, the residual stream and its gradient, saved values |
 //! | kept set | a micro-batch between forward and the weight part of its backward pass | saved values that the weight part reads |
-//! | pending set | a micro-batch between the parts of its backward pass | what the input part leaves for the weight part |
+//! | pending set | a micro-batch between the parts of its backward pass | values of the input part for the weight part |
 //! | scratch | the rank | values that live within one list |
 //!
-//! A decoder made to score keeps the residual stream in one matrix, where every unit lets it.
+//! A decoder made to score keeps the residual stream in one matrix, if every unit allows it.
 
 use crate::config::LOGIT_ROWS;
 use crate::decoder::{Decoder, Purpose};
@@ -32,9 +32,9 @@ pub(crate) struct Slot {
     pub(crate) positions: View,
     /// Factors on the tokens' gradients, if a unit reads them.
     pub(crate) factors: Option<View>,
-    /// If attention stays within documents.
+    /// First positions of documents, if attention stays within documents.
     pub(crate) documents: Option<View>,
-    /// The residual stream before and behind each layer of the span.
+    /// The residual stream before and after each layer of the span.
     pub(crate) stream: Vec<View>,
     /// Its gradient.
     pub(crate) gradient: View,
@@ -47,15 +47,15 @@ pub(crate) struct StageBuffers {
     pub(crate) slots: Vec<Slot>,
     pub(crate) kept: Vec<Values>,
     pub(crate) pending: Vec<Values>,
-    /// If the head is here.
+    /// Token losses, if the head is here.
     pub(crate) losses: Option<View>,
-    /// By unit: memory of its auxiliary losses.
+    /// Indexed by unit: memory of its auxiliary losses.
     pub(crate) auxiliary: Vec<Vec<View>>,
-    /// By unit: memory of what it counts.
+    /// Indexed by unit: memory of its counts.
     pub(crate) counts: Vec<Option<View>>,
-    /// `[losses, 2]`: weights of the auxiliary losses of every unit in turn, if there are any.
+    /// `[losses, 2]`: weights of the auxiliary losses, unit after unit, if there are any.
     pub(crate) loss_weights: Option<View>,
-    /// u32 `[places, 6]`: counters of the random numbers of every unit in turn, if any are drawn.
+    /// u32 `[places, 6]`: counters of the random numbers, unit after unit, if any are drawn.
     pub(crate) counters: Option<View>,
     /// A fixed table of positions, if the model has one and the embedding is here.
     pub(crate) constant: Option<View>,
@@ -69,7 +69,7 @@ pub(crate) struct StageBuffers {
 pub(crate) struct ScratchBuffers(Vec<(DType, View)>);
 
 impl ScratchBuffers {
-    /// Memory for `wanted`, what `beside` has of it in the same place.
+    /// Memory for `wanted`; buffers of `beside` are reused where it has them.
     pub(crate) fn alloc(
         backend: &mut dyn Backend,
         class: &'static str,
@@ -79,7 +79,7 @@ impl ScratchBuffers {
         ScratchBuffers::alloc_named(backend, (class, "scratch"), wanted, beside)
     }
 
-    /// As [`ScratchBuffers::alloc`], under a name in its class.
+    /// Allocates like [`ScratchBuffers::alloc`], under a name in its class.
     pub(crate) fn alloc_named(
         backend: &mut dyn Backend,
         (class, name): (&'static str, &str),
@@ -123,7 +123,7 @@ pub(crate) const UNTOUCHED: View = View {
     stride: 0,
 };
 
-/// Whether the stream may leave a unit in the memory in which it has entered: nothing reads it after the first write.
+/// Whether the residual stream may leave a unit in the memory in which it has entered: no node reads it after the first write.
 pub(crate) fn stream_in_place(program: &UnitProgram, phase: Phase) -> bool {
     let mut written = false;
     for node in program.list(phase) {
@@ -158,9 +158,9 @@ pub(crate) struct Allocating<'a> {
     pub(crate) shorter: &'a [LengthUnits<'a>],
     /// Scratch of the logits, if it is part of this allocation.
     pub(crate) logits: Option<&'a Scratch>,
-    /// Where matrices are laid out; without one each is a buffer of its own.
+    /// Arena in which matrices are laid out; without one each is a buffer of its own.
     pub(crate) arena: Option<Arena>,
-    /// Gradients in whose memory a slot may lie.
+    /// Gradients in whose memory a slot may be stored.
     pub(crate) gradients: GradientMemory,
 }
 
@@ -286,8 +286,8 @@ impl<'a> Allocating<'a> {
         Ok(Slot { gradient, saved, factors, stream: slot.stream.clone(), ..*slot })
     }
 
-    /// Memory for the residual stream between layers whose backward passes do not read it. Layers take turns in it, and so do
-    /// all slots.
+    /// Memory for the residual stream between layers whose backward passes do not read it. Layers alternate in it, and all
+    /// slots use it.
     pub(crate) fn turns(&mut self) -> Result<Vec<View>, ModelError> {
         let ([rows, width], dtype) = (self.plan.stream(), self.plan.storage());
         let layers = 0..self.plan.stage.span.layers.len();
@@ -296,7 +296,7 @@ impl<'a> Allocating<'a> {
         (0..needed.min(2)).map(view).collect()
     }
 
-    /// Whether the stream that enters a layer lasts only until the layer's forward pass has read it. What another stage sends
+    /// Whether the residual stream that enters a layer lasts only until the layer's forward pass has read it. The message of another stage
     /// has memory of its own.
     fn in_turn(&self, units: &[StageUnit], layer: usize) -> bool {
         let span = &self.plan.stage.span;
@@ -312,7 +312,7 @@ impl<'a> Allocating<'a> {
         if slot < self.plan.stored_slots() && !self.stored.is_empty() { self.stored } else { self.units }
     }
 
-    /// Memory of the stream before layer number `layer` of the stage, or behind the last one.
+    /// Memory of the residual stream before layer number `layer` of the stage, or after the last one.
     fn stream(&mut self, layer: usize) -> Result<View, ModelError> {
         let (shape, dtype, span) = (self.plan.stream(), self.plan.storage(), &self.plan.stage.span);
         let name = "residual stream";
@@ -333,7 +333,7 @@ impl<'a> Allocating<'a> {
             Some(_) => Some(self.matrix("documents", DType::U32, 1, n)?),
             None => None,
         };
-        // Before the stream, whose matrices are the smallest and fit into what is left.
+        // Allocated before the residual stream, whose matrices are the smallest and fit into the remaining memory.
         let saved = self.values(units, Home::Saved, "")?;
         let ([rows, width], dtype) = (plan.stream(), plan.storage());
         let layers = plan.stage.span.layers.len();
@@ -354,7 +354,7 @@ impl<'a> Allocating<'a> {
             };
             stream.push(next);
         }
-        // Without the head the gradient takes the place of the stream's end, which only the next stage reads.
+        // Without the head the gradient uses the memory of the stream's end, which only the next stage reads.
         let gradient = match plan.shape.purpose {
             Purpose::Train if plan.stage.span.head => self.matrix("stream gradient", dtype, rows, width)?,
             _ => stream[layers],
@@ -390,7 +390,7 @@ impl<'a> Allocating<'a> {
             .collect()
     }
 
-    /// Memory of what unit number `at` counts.
+    /// Memory of the counts of unit number `at`.
     fn counts(&mut self, at: usize) -> Result<Option<View>, ModelError> {
         let program = &self.units[at].program;
         let value = program.values.iter().find(|value| value.class == Class::Counts);
@@ -399,7 +399,7 @@ impl<'a> Allocating<'a> {
         self.matrix(&name, value.dtype, value.rows, value.cols).map(Some)
     }
 
-    /// All of it, and the slots of each shorter length. `beside`: another stage of the rank, whose passes take turns with this one's.
+    /// Allocates all memory, and the slots of each shorter length. `beside`: another stage of the rank, whose passes alternate with this one's.
     pub(crate) fn all(
         &mut self,
         beside: &ScratchBuffers,
@@ -521,7 +521,7 @@ pub(crate) struct Binding<'a> {
     pub(crate) losses: Option<View>,
     /// Memory of the unit's auxiliary losses, and their rows of the weights.
     pub(crate) auxiliary: &'a [View],
-    /// Memory of what the unit counts.
+    /// Memory of the unit's counts.
     pub(crate) counts: Option<View>,
     pub(crate) loss_weights: Option<View>,
     /// The unit's rows of the counters.

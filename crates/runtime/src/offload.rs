@@ -1,7 +1,7 @@
-//! Places of offloaded values in the second memory: one region for each micro-batch in flight, in it the units one behind the other.
+//! Locations of offloaded values in the second memory: one region for each micro-batch in flight, in it the units one after the other.
 //!
 //! A micro-batch in flight is one between its forward pass and its backward pass, or the weight part of it: a slot, or a kept set
-//! where backward passes are split. Programs of one unit, such as those of several lengths, take turns in the same place.
+//! where backward passes are split. Programs of one unit, such as those of several lengths, use the same location.
 
 use crate::decoder::{Decoder, PassMemory};
 use crate::error::ModelError;
@@ -9,10 +9,10 @@ use crate::slots::Pending;
 use crate::units::StageUnit;
 use bessemer_program::{Phase, UnitProgram, offloaded_bytes, offloads, reloads};
 
-/// Where the values of each unit are in the second memory.
+/// Locations of the values of each unit in the second memory.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct OffloadLayout {
-    /// By unit: first byte of it within a region.
+    /// Indexed by unit: its first byte within a region.
     units: Vec<u64>,
     /// Bytes of the region of one micro-batch.
     pub region: u64,
@@ -52,7 +52,7 @@ impl Decoder {
         self.second_memory = OffloadLayout { units, region: end, regions };
     }
 
-    /// Where offloaded values are in the second memory; no bytes if none are.
+    /// Locations of offloaded values in the second memory; no bytes if none are offloaded.
     pub fn offload_layout(&self) -> &OffloadLayout {
         &self.second_memory
     }
@@ -91,7 +91,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// As [`Decoder::stage_reloads`], of the weight part of a backward pass.
+    /// Reloads of the weight part of a backward pass, as [`Decoder::stage_reloads`].
     pub fn pending_reloads(&self, pending: Pending, visit: &mut dyn FnMut(u64, usize)) {
         let memory = PassMemory { slot: None, kept: pending.kept, pending: Some(pending.set) };
         self.reloads_of(memory, Phase::BackwardWeight, visit);

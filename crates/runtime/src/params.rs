@@ -33,7 +33,7 @@ pub(crate) fn alloc_in(
     specs.into_iter().map(param).collect()
 }
 
-/// Allocates values ("weights") of every parameter and, if asked, gradients ("gradients") of those that can be trained.
+/// Allocates values ("weights") of every parameter and, if requested, gradients ("gradients") of those that can be trained.
 pub(crate) fn alloc(
     backend: &mut dyn Backend,
     specs: Vec<ParamSpec>,
@@ -113,7 +113,7 @@ impl Decoder {
     /// Overwrites one parameter with row-major values.
     ///
     /// # Errors
-    /// A name that the model does not have, or values of another number than its shape says.
+    /// A name that the model does not have, or values of another number than its shape has.
     pub fn write_param(
         &self,
         backend: &mut dyn Backend,

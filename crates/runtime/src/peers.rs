@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub struct Peers(Option<Arc<Mutex<dyn StageRanks + Send>>>);
 
 impl Peers {
-    /// These ranks.
+    /// Returns peers that passes reach through `ranks`.
     pub fn new(ranks: impl StageRanks + Send + 'static) -> Peers {
         Peers(Some(Arc::new(Mutex::new(ranks))))
     }

@@ -1,8 +1,8 @@
 //! Batches of sequences whose beginnings a cache holds: continuations of one beginning are then computed without it.
 //!
 //! Every row of a pass has the bits that it has in a pass over the whole sequence, wherever the sequence is cut, as long as each pass
-//! takes [`MIN_PASS_ROWS`] positions or more: keys lie in the same blocks, and products give a row the same bits whatever their
-//! other rows are.
+//! takes [`MIN_PASS_ROWS`] positions or more: keys are in the same blocks, and the bits of a row of a product do not depend on its
+//! other rows.
 
 use crate::decoder::{Decoder, Shape};
 use crate::error::ModelError;
@@ -33,7 +33,7 @@ impl PrefixCache {
     /// Allocates a cache for `sequences` sequences of up to `capacity` positions.
     ///
     /// # Errors
-    /// A model whose attention stays within documents; no sequence, or a capacity beyond the model's context; what the backend answers.
+    /// A model whose attention stays within documents; no sequence, or a capacity beyond the model's context; an error of the backend.
     pub fn new(
         backend: &mut dyn Backend,
         model: &Model,
@@ -68,13 +68,13 @@ impl PrefixCache {
     }
 }
 
-/// The cache behind a decoder, and how much of it is seen.
+/// The cache before a decoder's batches, and the number of positions that are seen.
 #[derive(Debug)]
 pub(crate) struct AfterPrefix {
     cache: PrefixCache,
     /// Positions before those of a batch.
     pub(crate) past: usize,
-    /// By layer: keys and values from the first new position on, and from the first on.
+    /// Indexed by layer: keys and values from the first new position on, and from the first on.
     external: Vec<[View; 4]>,
 }
 
@@ -99,12 +99,12 @@ impl AfterPrefix {
 }
 
 impl Decoder {
-    /// A decoder that scores continuations of what `cache` holds, over this decoder's parameters. A batch stands behind the
+    /// Returns a decoder that scores continuations of the sequences in `cache`, over this decoder's parameters. A batch follows the
     /// first [`Decoder::set_past`] positions of each sequence, 0 until it is called, and its own keys and values are added there.
     /// Decoders of several lengths may share one cache.
     ///
     /// # Errors
-    /// As [`Decoder::with_params`]; a shape that is not for scoring, has another number of sequences than the cache, fewer than
+    /// Same errors as [`Decoder::with_params`]; a shape that is not for scoring, has another number of sequences than the cache, fewer than
     /// [`MIN_PASS_ROWS`] positions, or more than it holds.
     pub fn after_prefix(
         &self,

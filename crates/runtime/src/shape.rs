@@ -1,4 +1,4 @@
-//! The shape of the batches that a decoder sees, and what it is made for.
+//! The shape of a decoder's batches, and its purpose.
 
 use crate::error::ModelError;
 use bessemer_arch::Model;

@@ -1,4 +1,4 @@
-//! What the slots and pending sets of a stage are in use for, and which values of its parameters it reads.
+//! Use of the slots and pending sets of a stage, and the values of its parameters that it reads.
 
 use crate::decoder::Decoder;
 use crate::error::ModelError;
@@ -6,7 +6,7 @@ use crate::stage::StageConfig;
 use crate::step::StepContext;
 use bessemer_tensor::View;
 
-/// What the weight part of one split backward pass needs, in the decoder that gave it.
+/// Operands of the weight part of one split backward pass, in the decoder that returned it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Pending {
     pub(crate) set: usize,
@@ -20,7 +20,7 @@ pub(crate) enum SlotUse {
     Free,
     /// A forward pass for its loss, with so many scored targets.
     Scored(u64),
-    /// A forward pass whose backward pass is to come.
+    /// A forward pass whose backward pass is pending.
     Training(u64, StepContext),
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Held {
     /// By slot: number of the micro-batch's length among the shorter ones. It outlives the backward pass, whose gradient is still
     /// to be sent.
     pub(crate) length: Vec<Option<usize>>,
-    /// By slot: the kept set of the training pass in it.
+    /// Indexed by slot: the kept set of the training pass in it.
     pub(crate) of_slot: Vec<Option<usize>>,
     pub(crate) kept: Vec<bool>,
     pub(crate) pending: Vec<bool>,
@@ -49,7 +49,7 @@ impl Held {
         }
     }
 
-    /// Forgets what a slot holds.
+    /// Frees a slot.
     pub(crate) fn free(&mut self, slot: usize) {
         self.slots[slot] = SlotUse::Free;
         if let Some(kept) = self.of_slot[slot].take() {
@@ -72,10 +72,10 @@ impl Held {
 }
 
 impl Decoder {
-    /// Forgets what a slot holds, e.g. when a step is given up. (What was scored may also just be replaced.)
+    /// Frees a slot, e.g. when a step is given up. (The results of a score may also just be replaced.)
     ///
     /// # Errors
-    /// A slot that is not there.
+    /// A slot that does not exist.
     pub fn stage_release(&mut self, slot: usize) -> Result<(), ModelError> {
         self.used(slot)?;
         self.held.free(slot);
@@ -100,9 +100,9 @@ impl Decoder {
         }
     }
 
-    /// From here on passes read these values, one view for each of [`Decoder::params`] and of its shape and type: another
-    /// version of the weights (asynchronous schedules stash some). `None`: the parameters' own again, which are also what
-    /// [`Decoder::init`], [`Decoder::read_params`] and [`Decoder::write_param`] mean at any time. Gradients go where they went.
+    /// Sets the values that passes read from here on, one view for each of [`Decoder::params`] and of its shape and type: another
+    /// version of the weights (asynchronous schedules stash some). `None`: the parameters' own again, which [`Decoder::init`],
+    /// [`Decoder::read_params`] and [`Decoder::write_param`] always use. Gradients are written to the same memory as before.
     ///
     /// # Errors
     /// Values that are not those of the parameters (the first that are not are named; nothing has changed then).

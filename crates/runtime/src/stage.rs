@@ -3,7 +3,7 @@
 //!
 //! # How it is used
 //! [`Decoder::of_stage`] makes a decoder of a span with `slots` sets of activations, one for each micro-batch between its
-//! forward and its backward pass, and `pending` sets of what the weight part of a split backward pass needs. For each
+//! forward and its backward pass, and `pending` sets of operands for the weight part of a split backward pass. For each
 //! micro-batch:
 //!
 //! | step | call | before | after |
@@ -15,9 +15,9 @@
 //! | and its weight part | [`Decoder::stage_backward_weight`] | any passes of other micro-batches | the pending set is free |
 //!
 //! Every stage gets every micro-batch's whole [`TokenBatch`]: positions and documents are needed in every layer, ids by the
-//! embedding, targets by the head. Views are the same over the life of a decoder (a caller may look them up once); what
-//! crosses them is `[rows, D]` in the activations' stored type, rows = n, or n / t where the stream is cut by rows. Where micro-batches
-//! have several lengths, views are those of the micro-batch in the slot: state its length ([`Decoder::stage_length`]) before asking for
+//! embedding, targets by the head. Views are the same over the life of a decoder (a caller may look them up once); their
+//! values are `[rows, D]` in the activations' stored type, rows = n, or n / t where the stream is cut by rows. Where micro-batches
+//! have several lengths, views are those of the micro-batch in the slot: set its length ([`Decoder::stage_length`]) before reading
 //! `stage_input`.
 //!
 //! ```text
@@ -37,25 +37,25 @@
 //! [`Decoder::begin_backward`] or [`Decoder::begin_weight`], then [`Decoder::run_unit`] for each unit in the order of the pass, then
 //! [`Decoder::end_pass`]. The calls of the table do that.
 //!
-//! # Where the views lie in time
+//! # Lifetimes of the views
 //! - `stage_input` is read by the forward pass *and* by the backward pass: it stays as it is in between.
 //! - `stage_output` and `stage_output_gradient` of a slot are one memory (the output is not needed once it was sent, and its
 //!   gradient cannot come before): send the output before the gradient is written.
-//! - A decoder made to score keeps the stream of a slot in one memory: input and output are the same place.
+//! - A decoder made to score keeps the stream of a slot in one memory: input and output are the same view.
 //! - `stage_input_gradient` holds from the end of [`Decoder::stage_backward`] or [`Decoder::stage_backward_input`] until the
-//!   slot's next backward pass; without a head it lies in the memory of `stage_output`, thus only until the slot's next
+//! slot's next backward pass; without a head it is in the memory of `stage_output`, thus only until the slot's next
 //!   *forward* pass: send it before.
 //!
-//! # What the input part does
+//! # Contents of the input part
 //! All but the gradients of the layers' matrices and their biases: gradients of inputs, of norms, of the embedding tables;
 //! with the head, loss and gradient of the output projection, which are fused (their logits are never stored). The
-//! weight part makes the matrices' gradients from what the input part has left in a pending set: inputs x and output
+//! weight part computes the matrices' gradients from the values of the input part in a pending set: inputs x and output
 //! gradients dy of each linear map. Input part and weight part one after the other give the bits of
 //! [`Decoder::stage_backward`], and that those of [`Decoder::forward_backward`].
 //!
-//! Gradients are replaced or added to as each call's own `accumulate` says: false for the first call of a step that writes
+//! Gradients are replaced or added to according to each call's own `accumulate`: false for the first call of a step that writes
 //! them. The first input part and the first weight part of a step may belong to different micro-batches;
-//! [`Decoder::stage_backward`] writes what both write, and takes an [`Accumulate`] with a word for each (or one bool for
+//! [`Decoder::stage_backward`] writes what both write, and takes an [`Accumulate`] with a flag for each (or one bool for
 //! both), so that a step may mix split and whole backward passes in any order.
 //!
 //! A tied token table is a parameter of the first and of the last span: each holds the values and makes its own term of
@@ -76,7 +76,7 @@ use bessemer_tensor::op::{DropoutMask, IGNORED};
 use bessemer_tensor::rng::RngKey;
 use bessemer_tensor::{Backend, View};
 
-/// What of the model a stage holds, and for how many micro-batches at a time.
+/// Part of the model that a stage holds, and the number of micro-batches at a time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StageConfig {
     /// The part of the model.
@@ -85,7 +85,7 @@ pub struct StageConfig {
     pub slots: usize,
     /// Micro-batches between the two parts of a split backward pass at a time; 0 if none is split.
     pub pending: usize,
-    /// Collectives of a tensor shard run beside products, which are made in pieces of rows.
+    /// Whether collectives of a tensor shard run concurrently with products, which are made in pieces of rows.
     pub overlap: bool,
     /// Experts that every one of the ranks that share them may compute for its own tokens.
     pub shadowing: Option<Shadowing>,
@@ -113,12 +113,12 @@ pub struct StagePass {
     scored: u64,
 }
 
-/// Memory of the slots of a stage beside another one on one device.
+/// Memory of the slots of a stage made beside another one on one device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SlotMemory {
-    /// Of the stage's own.
+    /// Memory of the stage's own.
     Own,
-    /// Of the other stage.
+    /// Memory of the other stage.
     Shared,
 }
 
@@ -148,7 +148,7 @@ impl Decoder {
     /// `tensor_shard.specs(&stage.span)`, under their names in the whole model, placed by the caller or allocated here.
     ///
     /// # Errors
-    /// As [`Decoder::of_tensor_shard`]; a span that the model does not have, no slot.
+    /// Same errors as [`Decoder::of_tensor_shard`]; a span that the model does not have, no slot.
     pub fn of_stage(
         backend: &mut dyn Backend,
         tensor_shard: &TensorShard,
@@ -161,13 +161,13 @@ impl Decoder {
         Decoder::stage_with(backend, (tensor_shard, stream), (shape, config), stage, placed, None)
     }
 
-    /// Another stage of what this decoder is a stage of, for the same batches: a further chunk of a device. Its passes take
-    /// turns with this one's, so that both use one scratch, as far as this one's is large enough; make it beside a stage that has
+    /// Returns another stage of the same model, for the same batches: a further chunk of a device. Its passes alternate
+    /// with this one's, so that both use one scratch, as far as this one's is large enough; make it beside a stage that has
     /// layers. With [`SlotMemory::Shared`] a slot of a number is the same memory in both stages, and the caller has a micro-batch
     /// in it in one of them at a time.
     ///
     /// # Errors
-    /// As [`Decoder::of_stage`]; slots that cannot be shared, because the layers of the two stages keep other values.
+    /// Same errors as [`Decoder::of_stage`]; slots that cannot be shared, because the layers of the two stages keep other values.
     pub fn of_stage_beside(
         &self,
         backend: &mut dyn Backend,
@@ -225,54 +225,54 @@ impl Decoder {
         Ok(decoder)
     }
 
-    /// What of the model is here, and for how many micro-batches.
+    /// Part of the model that is here, and the number of micro-batches.
     pub fn stage(&self) -> &StageConfig {
         &self.stage
     }
 
-    /// Where the caller puts the stream that enters the span, `[rows, D]`.
+    /// View to which the caller writes the residual stream that enters the span, `[rows, D]`.
     ///
     /// # Errors
-    /// A span that has the embedding, a slot that is not there.
+    /// A span that has the embedding, a slot that does not exist.
     pub fn stage_input(&self, slot: usize) -> Result<View, ModelError> {
         self.edge(slot, self.stage.span.embedding, "embedding: it reads tokens and takes no stream")?;
         Ok(self.slot(slot).stream[0])
     }
 
-    /// Where the stream that leaves the span is after the forward pass, `[rows, D]`.
+    /// View of the residual stream that leaves the span, after the forward pass, `[rows, D]`.
     ///
     /// # Errors
-    /// A span that has the head, a slot that is not there.
+    /// A span that has the head, a slot that does not exist.
     pub fn stage_output(&self, slot: usize) -> Result<View, ModelError> {
         self.edge(slot, self.stage.span.head, "head: it makes the loss and gives no stream")?;
         Ok(self.stream_of(slot))
     }
 
-    /// Where the caller puts the gradient of the span's output, `[rows, D]`; the pass changes it.
+    /// View to which the caller writes the gradient of the span's output, `[rows, D]`; the pass changes it.
     ///
     /// # Errors
-    /// A span that has the head, a slot that is not there, a decoder made to score.
+    /// A span that has the head, a slot that does not exist, a decoder made to score.
     pub fn stage_output_gradient(&self, slot: usize) -> Result<View, ModelError> {
         self.expect_training()?;
         self.edge(slot, self.stage.span.head, "head: its gradient is that of the loss")?;
         Ok(self.slot(slot).gradient)
     }
 
-    /// Where the gradient of the span's input is after the backward pass or its input part, `[rows, D]`.
+    /// View of the gradient of the span's input, after the backward pass or its input part, `[rows, D]`.
     ///
     /// # Errors
-    /// A span that has the embedding, a slot that is not there, a decoder made to score.
+    /// A span that has the embedding, a slot that does not exist, a decoder made to score.
     pub fn stage_input_gradient(&self, slot: usize) -> Result<View, ModelError> {
         self.expect_training()?;
         self.edge(slot, self.stage.span.embedding, "embedding: no gradient leaves it")?;
         Ok(self.slot(slot).gradient)
     }
 
-    /// From ids or [`Decoder::stage_input`] to the end of the stream. With `ctx` a training pass: its dropout, and its loss
-    /// scale for the backward pass (`ctx.accumulate` is not looked at); without, no dropout and no backward pass after it.
+    /// Computes the residual stream at the end of the span from ids or [`Decoder::stage_input`]. With `ctx` a training pass: its dropout,
+    /// and its loss scale for the backward pass (`ctx.accumulate` is ignored); without, no dropout and no backward pass after it.
     ///
     /// # Errors
-    /// As [`Decoder::begin_forward`]; an error of the backend.
+    /// Same errors as [`Decoder::begin_forward`]; an error of the backend.
     pub fn stage_forward(
         &mut self,
         backend: &mut dyn Backend,
@@ -306,7 +306,7 @@ impl Decoder {
     /// Begins a forward pass: writes a batch to a slot, and the numbers of the step to the device. With `ctx` a training pass.
     ///
     /// # Errors
-    /// A slot that is not there or holds a training pass whose backward pass has not been run
+    /// A slot that does not exist or holds a training pass whose backward pass has not been run
     /// ([`Decoder::stage_release`] forgets it), a batch of another shape, an error of the backend.
     pub fn begin_forward(
         &mut self,
@@ -359,7 +359,7 @@ impl Decoder {
     }
 
     /// The loss of the micro-batch in a slot, without gradients, at the span with the head. `per_token` as in
-    /// [`Decoder::loss`]. The slot holds it still: a training pass may go on to its backward pass.
+    /// [`Decoder::loss`]. The slot still holds it: a training pass may continue with its backward pass.
     ///
     /// # Errors
     /// A span without the head, a slot without a forward pass.
@@ -397,11 +397,11 @@ impl Decoder {
         Ok(self.backward_of(backend, ranks, &pass)?.0)
     }
 
-    /// The input part of the backward pass of the micro-batch in a slot, which is free after it; what is left to do is in the
-    /// pending set. The loss, if the head is here.
+    /// Runs the input part of the backward pass of the micro-batch in a slot, which is free after it; the operands of the weight part are
+    /// in the pending set. Returns the loss, if the head is here.
     ///
     /// # Errors
-    /// As [`Decoder::stage_backward`]; no pending set that is free (nothing has happened then).
+    /// Same errors as [`Decoder::stage_backward`]; no free pending set (nothing has happened then).
     pub fn stage_backward_input(
         &mut self,
         backend: &mut dyn Backend,
@@ -455,10 +455,10 @@ impl Decoder {
         Ok(pass)
     }
 
-    /// The weight part of a backward pass, after which the pending set is free.
+    /// Runs the weight part of a backward pass, after which the pending set is free.
     ///
     /// # Errors
-    /// A set that is not in use, what the backend answers (the set is free then, too).
+    /// A set that is not in use, or an error of the backend (the set is free then, too).
     pub fn stage_backward_weight(
         &mut self,
         backend: &mut dyn Backend,
@@ -573,7 +573,7 @@ impl Decoder {
         }
     }
 
-    /// The loss of what a slot of a span with the head holds.
+    /// The loss of the micro-batch in a slot of a span with the head.
     pub(crate) fn loss_of(
         &mut self,
         backend: &mut dyn Backend,
@@ -611,7 +611,7 @@ impl Decoder {
         (stream.len() * stream.dtype().size()) as u64
     }
 
-    /// Writes the numbers of a pass that vary from step to step: what its lists draw random numbers from, and the weights of
+    /// Writes the numbers of a pass that vary from step to step: the counters of its lists' random numbers, and the weights of
     /// auxiliary losses.
     fn write_step(&mut self, backend: &mut dyn Backend, ctx: &StepContext) -> Result<(), ModelError> {
         let random = self.units.iter().flat_map(|u| &u.program.random);
@@ -630,7 +630,7 @@ impl Decoder {
         Ok(backend.write_f32(view, self.loss_weights.as_flattened())?)
     }
 
-    /// The residual stream behind the last layer.
+    /// The residual stream after the last layer.
     pub(crate) fn stream_of(&self, slot: usize) -> View {
         let stream = &self.slot(slot).stream;
         stream[stream.len() - 1]

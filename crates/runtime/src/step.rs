@@ -35,7 +35,7 @@ pub struct StepContext {
     pub accumulate: bool,
 }
 
-/// Whether a backward pass adds to the gradients that are there, for those of each of its parts ([`Decoder::stage_backward`]).
+/// Whether a backward pass adds to the existing gradients, for those of each of its parts ([`Decoder::stage_backward`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Accumulate {
     /// Gradients that the input part writes: norms, tables, output projection.
@@ -130,7 +130,7 @@ pub(crate) fn check_indices(
     }
 }
 
-/// Whether an auxiliary loss is made of a router's logits or probabilities.
+/// Whether an auxiliary loss is computed from a router's logits or probabilities.
 fn is_of_router(loss: &AuxiliaryLoss) -> bool {
     [bessemer_model::BALANCE_LOSS, bessemer_model::ROUTER_Z_LOSS].contains(&loss.name)
 }
@@ -170,7 +170,7 @@ impl Decoder {
         ctx: Option<&StepContext>,
     ) -> Result<(), TensorError> {
         let (tokens, seq) = (self.tokens_of(slot), self.seq_of(slot));
-        // Ranks that share sequences say in which order positions lie.
+        // Ranks that share sequences define the order of positions.
         let ranks = self.ranks();
         let rank = *ranks.iter().find(|rank| rank.axis == Axis::Context).unwrap_or(&ranks[0]);
         let Slot { ids, targets, positions, factors, documents, .. } = *self.slot(slot);
@@ -187,7 +187,7 @@ impl Decoder {
             })
         };
         if !self.shorter.is_empty() {
-            // Those of the micro-batch before may have had another length.
+            // The positions of the preceding micro-batch may be for another length.
             let rows = self.default_positions[..tokens].chunks_mut(seq);
             rows.for_each(|row| row.iter_mut().enumerate().for_each(|(t, position)| *position = t as u32));
         }
@@ -204,7 +204,7 @@ impl Decoder {
         write(positions, batch.positions.unwrap_or(&self.default_positions[..tokens]))
     }
 
-    /// Where documents start within their sequences, and with that the positions: a document ends with its `end` token.
+    /// Finds where documents start within their sequences, and with that the positions: a document ends with its `end` token.
     fn find_documents(&mut self, ids: &[u32], seq: usize, end: u32) {
         let mut start = 0;
         for (n, document) in self.documents[..ids.len()].iter_mut().enumerate() {
@@ -252,18 +252,18 @@ impl Decoder {
         Ok(sums)
     }
 
-    /// The first layer whose router has made numbers that are not finite in the training passes since this was called last, as this rank
-    /// has seen them.
+    /// The first layer whose router has computed values that are not finite in the training passes since the last call, as far as this
+    /// rank has processed them.
     pub fn take_router_not_finite(&mut self) -> Option<usize> {
         self.router_not_finite.take()
     }
 
-    /// Whether forward passes make losses of routers, which are not finite where a router is not.
+    /// Whether forward passes compute losses of routers, which are not finite where a router is not.
     pub(crate) fn has_routers(&self) -> bool {
         self.units.iter().flat_map(|unit| &unit.program.losses).any(is_of_router)
     }
 
-    /// Adds what the last forward pass, that of the micro-batch in a slot, has counted.
+    /// Adds the counts of the last forward pass, that of the micro-batch in a slot.
     pub(crate) fn read_counts(&mut self, backend: &mut dyn Backend, slot: usize) -> Result<(), ModelError> {
         let mut loads = std::mem::take(&mut self.loads);
         let mut bytes = [0; COUNTED_AT_ONCE * size_of::<u32>()];
@@ -289,8 +289,8 @@ impl Decoder {
         result
     }
 
-    /// Hands over the choices of each expert by the tokens of the forward passes since this was called last, layer by layer, as this rank
-    /// counts them, and forgets them. Behind them are those that a capacity has dropped and those that it has kept, if there is one.
+    /// Passes the choices of each expert by the tokens of the forward passes since the last call to `take`, layer by layer, as this rank
+    /// counts them, and clears them. After them come those that a capacity has dropped and those that it has kept, if there is one.
     pub fn take_loads(&mut self, take: &mut dyn FnMut(usize, &[u32])) {
         for Loads { layer, counts } in &mut self.loads {
             if let (Some(layer), false) = (layer, counts.is_empty()) {

@@ -20,7 +20,7 @@ use bessemer_units::{Bytes, DType};
 /// Class of the parameters of a teacher.
 const CLASS: &str = "teacher";
 
-/// What the loss of a student reads of its teacher.
+/// Operands of a student's loss from its teacher.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TeacherOperands {
     /// `[n, D]` f32: rows that the teacher's output projection reads.
@@ -40,7 +40,7 @@ impl TeacherOperands {
         }
     }
 
-    /// In the order of the program's external values.
+    /// Views in the order of the program's external values.
     pub(crate) fn views(&self) -> [View; 2] {
         [self.rows, self.projection]
     }
@@ -50,7 +50,7 @@ impl TeacherOperands {
 #[derive(Debug)]
 pub struct Teacher {
     decoder: Decoder,
-    /// From the residual stream to the rows that the projection reads.
+    /// Program from the residual stream to the rows that the projection reads.
     projected: StageUnit,
     /// Memory of its values.
     table: Vec<View>,
@@ -107,7 +107,7 @@ impl Teacher {
         Ok(Teacher { decoder, projected, table: memory_of_values, operands })
     }
 
-    /// What the student's loss reads ([`ActivationConfig::teacher`]).
+    /// Operands of the student's loss ([`ActivationConfig::teacher`]).
     pub fn operands(&self) -> TeacherOperands {
         self.operands
     }
@@ -138,7 +138,7 @@ impl Teacher {
 }
 
 impl Decoder {
-    /// Gives a student its teacher, whose operands the decoder was made with ([`ActivationConfig::teacher`]). Training passes then run it
+    /// Sets the teacher of a student, whose operands the decoder was made with ([`ActivationConfig::teacher`]). Training passes then run it
     /// first, while its loss is weighed.
     ///
     /// # Errors

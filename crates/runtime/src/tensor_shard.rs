@@ -12,26 +12,26 @@ use bessemer_mesh::{Axis, ContextMethod, ContextSharing, TensorGrid, exchange_pr
 use bessemer_program::{AxisRole, Rank};
 use bessemer_tensor::Backend;
 
-/// How the ranks of a line of tensor parallelism hold the residual stream.
+/// Layout of the residual stream on the ranks of a line of tensor parallelism.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub enum LineStream {
     /// All rows, the same on every tensor shard.
     #[default]
     Whole,
-    /// As [`LineStream::Whole`] in a pass. Between the forward and the backward pass of a micro-batch tensor shard i of t keeps
-    /// rows `i n / t ..` of what enters each layer (Rajbhandari et al. 2020, ZeRO: P_a).
+    /// The layout of [`LineStream::Whole`] in a pass. Between the forward and the backward pass of a micro-batch tensor shard i of t keeps
+    /// rows `i n / t ..` of the input of each layer (Rajbhandari et al. 2020, ZeRO: P_a).
     Partitioned,
-    /// Of the n rows of a micro-batch, tensor shard i of t holds rows `i n / t ..` of the stream and of all that is done row by
+    /// Tensor shard i of t holds rows `i n / t ..` of the n rows of a micro-batch, of the stream and of all operators that work row by
     /// row (sequence parallelism).
     Rows,
 }
 
-/// How a tensor shard holds the residual stream. On a grid the grid says it: rows in whole sequences, and columns.
+/// Layout of the residual stream on a tensor shard. The axes of a grid determine it: rows in whole sequences, and columns.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Stream {
     /// Along the axis of tensor parallelism. The rows are those of this rank's positions, if ranks share sequences.
     pub line: LineStream,
-    /// What ranks that share sequences exchange around attention, and which positions each has. Each holds the rows of its positions.
+    /// Communication of ranks that share sequences around attention, and the positions of each. Each holds the rows of its positions.
     pub context: ContextSharing,
 }
 
@@ -55,7 +55,7 @@ impl Stream {
     /// Refuses micro-batches of `sequences` of any of these lengths whose rows the ranks of a tensor shard's group cannot share.
     ///
     /// # Errors
-    /// [`ModelError::TensorShard`]: what was wanted and found, and what to change.
+    /// [`ModelError::TensorShard`]: the value wanted and the one found, and what to change.
     pub fn check(
         self,
         tensor_shard: &TensorShard,
@@ -198,14 +198,14 @@ fn context_rank(
 
 impl Decoder {
     /// A decoder that is one tensor shard of a model. Its parameters are `tensor_shard.params()`, placed by the caller
-    /// ([`Decoder::with_params`]; names and initial distributions are not looked at beyond the names and shapes of
+    /// ([`Decoder::with_params`]; names and initial distributions are not checked beyond the names and shapes of
     /// `tensor_shard.model`) or allocated here. Every tensor shard of the group runs the same passes on the same batches, through
     /// [`crate::StageRanks`] that run the collectives of its program, and all report the same losses.
     ///
     /// # Errors
-    /// As [`Decoder::with_params`]; with [`LineStream::Rows`] and on ranks that share sequences, tokens that they do not divide evenly; with
-    /// methods that share one sequence ([`bessemer_mesh::ContextMethod::one_sequence`]), several; heads or an order that do not fit
-    /// ([`ContextSharing::problem`]). What a tensor shard cannot do is refused where it is asked: logits, and decoding with a cache.
+    /// Same errors as [`Decoder::with_params`]; with [`LineStream::Rows`] and on ranks that share sequences, tokens that they do not divide
+    /// evenly; with methods that share one sequence ([`bessemer_mesh::ContextMethod::one_sequence`]), several; heads or an order that do not fit
+    /// ([`ContextSharing::problem`]). Operations that a tensor shard does not support are refused at their call: logits, and decoding with a cache.
     pub fn of_tensor_shard(
         backend: &mut dyn Backend,
         tensor_shard: &TensorShard,

@@ -1,11 +1,11 @@
-//! A look into a training pass: the residual stream by depth, how far normalisations scale it, what attention compares.
+//! A look into a training pass: the residual stream by depth, how far normalisations scale it, the operands of attention.
 
 use crate::decoder::{Decoder, Purpose};
 use crate::units::StageUnit;
 use bessemer_arch::Unit;
 use bessemer_tensor::View;
 
-/// What the last forward pass of a decoder made to train has left of one layer.
+/// Activations of one layer after the last forward pass of a decoder made to train.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LayerTrace {
     /// `[n, d]`: the residual stream that enters the layer.
@@ -21,7 +21,7 @@ pub struct LayerTrace {
 }
 
 impl Decoder {
-    /// Views of what the last forward pass has left, layer by layer; empty for a decoder made to score, whose layers
+    /// Views of the activations of the last forward pass, layer by layer; empty for a decoder made to score, whose layers
     /// share their memory.
     pub fn traces(&self) -> Vec<LayerTrace> {
         let slot = self.slot(0);
@@ -51,7 +51,7 @@ impl Decoder {
     }
 
     /// `[n, d]`: the gradient of the residual stream (of a stage's first slot). When a layer begins its backward pass it is that
-    /// of the stream behind the layer.
+    /// of the stream after the layer.
     pub fn stream_gradient(&self) -> View {
         self.slot(0).gradient
     }

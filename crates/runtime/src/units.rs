@@ -25,7 +25,7 @@ pub(crate) struct StageUnit {
     pub(crate) memory: UnitMemory,
     /// No unit before it has the same program under another name.
     pub(crate) distinct: bool,
-    /// By number of the unit's parameter: its number in the decoder.
+    /// Indexed by the number of the unit's parameter: its number in the decoder.
     pub(crate) parameters: Vec<usize>,
 }
 
@@ -34,7 +34,7 @@ pub(crate) struct StageUnit {
 pub(crate) struct Plan<'a> {
     /// The whole model.
     pub(crate) model: &'a Model,
-    /// How its parameters are sharded.
+    /// Shardings of its parameters.
     pub(crate) shardings: &'a [Sharding],
     pub(crate) shape: Shape,
     pub(crate) config: &'a ActivationConfig,
@@ -42,7 +42,7 @@ pub(crate) struct Plan<'a> {
     pub(crate) ranks: &'a [Rank],
     /// Among ranks that share experts.
     pub(crate) experts: Option<Rank>,
-    /// What joins the residual stream stays a value of its own.
+    /// Whether the branches that are added to the residual stream stay values of their own.
     pub(crate) branches: bool,
     /// The last pass.
     pub(crate) until: Rewrite,
@@ -51,9 +51,9 @@ pub(crate) struct Plan<'a> {
 /// The passes that rewrite a unit, in their order.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rewrite {
-    /// As the model's code has recorded it.
+    /// The program as the model's code has recorded it.
     Record,
-    /// Without the gradients of frozen parameters.
+    /// Removal of the gradients of frozen parameters.
     Freeze,
     /// Values that are made again.
     Recompute,
@@ -63,11 +63,11 @@ pub enum Rewrite {
     Fuse,
     /// Backward passes in two parts.
     Split,
-    /// Collectives beside products.
+    /// Collectives that run concurrently with products.
     Overlap,
     /// Stored activations in fewer bits.
     Compress,
-    /// Stored activations in a second memory: what runs.
+    /// Stored activations in a second memory: the final program.
     #[default]
     Offload,
 }
@@ -108,7 +108,7 @@ impl Plan<'_> {
     }
 
     /// The passes, in their order, as far as they are wanted. Only layers have a policy of recomputation,
-    /// and only what they store is compressed or offloaded.
+    /// and only their stored values are compressed or offloaded.
     fn rewrite(
         &self,
         (of, mut unit): (Unit, UnitProgram),
@@ -170,7 +170,7 @@ impl Plan<'_> {
         Ok((unit, memory))
     }
 
-    /// Slots whose micro-batches keep everything: the first ones.
+    /// Number of slots whose micro-batches keep everything: the first ones.
     pub(crate) fn stored_slots(&self) -> usize {
         match self.shape.purpose {
             Purpose::Train => self.config.recompute.stored_micro_batches.min(self.stage.slots),
@@ -242,7 +242,7 @@ impl Plan<'_> {
             let of_layer = of_layer.map(|sharding| (sharding.dim(), frozen(&sharding.spec.name)));
             let experts = self.model.experts_of(layer).map(|of| of.count);
             let kind = LayerKind { policy, offloads, experts, params: of_layer.collect() };
-            // A pass of the caller's may tell layers apart.
+            // A pass of the caller's may treat layers differently.
             let like = recorded.get(&kind).copied().filter(|_| self.config.passes.is_empty());
             let (program, memory) = match like {
                 Some(at) => {
@@ -276,7 +276,7 @@ struct LayerKind<'a> {
     policy: &'a RecomputePolicy,
     offloads: bool,
     experts: Option<usize>,
-    /// By parameter: the dim that is sharded, and whether it is frozen.
+    /// Indexed by parameter: the dim that is sharded, and whether it is frozen.
     params: Vec<(Option<usize>, bool)>,
 }
 

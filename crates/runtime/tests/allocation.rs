@@ -39,7 +39,7 @@ fn stages(b: &mut dyn Backend, model: &Model) -> Vec<Decoder> {
     model.split(2).unwrap().into_iter().map(make).collect()
 }
 
-/// A micro-batch through the stages, with a whole backward pass and with a split one. (What the stages hand each other does
+/// Runs a micro-batch through the stages, with a whole backward pass and with a split one. (The messages between the stages do
 /// not matter here.)
 fn pipeline(b: &mut dyn Backend, stages: &mut [Decoder], batch: &TokenBatch<'_>, ctx: &StepContext) {
     for stage in stages {

@@ -83,7 +83,7 @@ pub enum TrainError {
         step: u64,
         /// Name of the value that is not finite.
         what: String,
-        /// The newest checkpoint from before, where this rank knows it.
+        /// The newest checkpoint before the divergence, if this rank has its path.
         healthy: Option<PathBuf>,
     },
     /// Ranks did not hold the same bits, and there is no checkpoint from before.
@@ -104,7 +104,7 @@ pub enum TrainError {
         what: String,
         /// Their names.
         hosts: String,
-        /// This rank is on one of them.
+        /// Whether this rank is on one of them.
         own: bool,
     },
     /// Wrong numbers were computed, and the rank cannot be identified.
@@ -115,34 +115,34 @@ pub enum TrainError {
         /// The newest fault.
         what: String,
     },
-    /// From the model.
+    /// An error of the model.
     #[error(transparent)]
     Model(#[from] bessemer_runtime::ModelError),
-    /// From the device.
+    /// An error of the device.
     #[error(transparent)]
     Tensor(#[from] bessemer_tensor::TensorError),
-    /// From a rank of the job, its layout or its peers.
+    /// An error of a rank of the job, its layout or its peers.
     #[error(transparent)]
     Parallel(#[from] bessemer_parallel::ParallelError),
-    /// From the optimizer.
+    /// An error of the optimizer.
     #[error(transparent)]
     Optim(#[from] bessemer_optim::OptimError),
-    /// From the loader.
+    /// An error of the loader.
     #[error(transparent)]
     Load(#[from] bessemer_loader::LoadError),
-    /// From the shards.
+    /// An error of the shards.
     #[error(transparent)]
     Shard(#[from] bessemer_shards::ShardError),
-    /// From the checkpoint store.
+    /// An error of the checkpoint store.
     #[error(transparent)]
     Checkpoint(#[from] bessemer_checkpoint::CheckpointError),
-    /// From copies of the state in memory.
+    /// An error of copies of the state in memory.
     #[error(transparent)]
     MemoryCopies(Box<bessemer_memory_checkpoint::MemoryError>),
-    /// From evaluation or generation.
+    /// An error of evaluation or generation.
     #[error(transparent)]
     Eval(#[from] bessemer_eval::EvalError),
-    /// From the log of the run.
+    /// An error of the log of the run.
     #[error(transparent)]
     RunLog(#[from] bessemer_runlog::RunLogError),
 }
@@ -169,7 +169,7 @@ impl TrainError {
         matches!(self, TrainError::Eval(bessemer_eval::EvalError::Stopped))
     }
 
-    /// Whether this only says that another rank of the job ended, which has the reason.
+    /// Whether this only reports that another rank of the job ended, which has the reason.
     pub fn is_secondary(&self) -> bool {
         use bessemer_collectives::CollectiveError;
         use bessemer_parallel::ParallelError;

@@ -31,7 +31,7 @@ pub(crate) use bubbles::{Bubbles, InBubbles};
 pub(crate) struct Evaluator {
     windows: Option<EvaluationWindows>,
     byte_lengths: Vec<u32>,
-    /// On the first rank, if text is generated.
+    /// Writer of samples; on the first rank, if text is generated.
     writer: Option<Writer>,
     tasks: PreparedTasks,
     tokenizer: Arc<Tokenizer>,
@@ -92,7 +92,7 @@ impl NextToken for UntilStopped<'_> {
     }
 }
 
-/// Returns what the first rank has generated, or [`EvalError::Stopped`] on all ranks if that was stopped.
+/// Returns the text that the first rank has generated, or [`EvalError::Stopped`] on all ranks if that was stopped.
 fn stopped_on_root<T>(runner: &mut Runner, generated: Result<T, EvalError>) -> Result<T, TrainError> {
     let stopped = matches!(generated, Err(EvalError::Stopped));
     match runner.worker.broadcast_from_root("stop generating", u64::from(stopped))? {
@@ -285,7 +285,7 @@ impl Evaluator {
         stopped_on_root(runner, scored)
     }
 
-    /// Brings the parameters of all ranks to the decoder that generates text, where each rank has only a part of them. All ranks call this.
+    /// Gathers the parameters of all ranks in the decoder that generates text, where each rank has only a part of them. All ranks call this.
     fn gather(&self, backend: &mut dyn Backend, runner: &mut Runner) -> Result<(), TrainError> {
         match runner.worker.plan().keeps_model() {
             true => Ok(()),

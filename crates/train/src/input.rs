@@ -33,6 +33,6 @@ pub struct TrainerInput {
     pub directory: ConfinedDir,
     /// Memory that the run may take.
     pub memory_available: Bytes,
-    /// For utilisation; without it none is reported.
+    /// Peak rates, for utilisation; without them none is reported.
     pub peak: Option<Peak>,
 }

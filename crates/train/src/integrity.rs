@@ -1,4 +1,4 @@
-//! Findings about numbers that a broken machine has made, and what follows from them. Nothing here touches a device or another rank.
+//! Findings about numbers that a broken machine has computed, and their consequences. This module does not access a device or another rank.
 
 use bessemer_collectives::disagreement;
 use bessemer_runlog::{Fault, FaultVerdict};
@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Faults of one host after which the run leaves it: the third is one too many.
 const PATIENCE: usize = 2;
 
-/// Hash of what this rank holds of one set of values, and which set it is. All ranks that hold a set give it the same number.
+/// Hash of this rank's part of one set of values, and the number of the set. All ranks that hold a set give it the same number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct HeldHash {
     pub(crate) set: u64,
@@ -25,7 +25,7 @@ pub(crate) struct Mismatch {
     pub(crate) majority: bool,
 }
 
-/// Compares what all ranks hold; `None` if the holders of each set agree. Where a majority names ranks, only those are suspects.
+/// Compares the hashes of all ranks; `None` if the holders of each set agree. Where a majority names ranks, only those are suspects.
 pub(crate) fn mismatch(all: &[Vec<HeldHash>]) -> Option<Mismatch> {
     let mut holders: BTreeMap<u64, Vec<(usize, u64)>> = BTreeMap::new();
     for (rank, list) in all.iter().enumerate() {
@@ -53,9 +53,9 @@ pub(crate) fn mismatch(all: &[Vec<HeldHash>]) -> Option<Mismatch> {
 /// Reaction of a run to a fault.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Consequence {
-    /// The run goes on.
+    /// The run continues.
     GoOn,
-    /// The run leaves these hosts and goes on elsewhere.
+    /// The run continues without these hosts, on other ones.
     OtherHost(BTreeSet<String>),
     /// The run is started again with its ranks on other hosts, which shows the suspect that is wrong.
     Disambiguate,
@@ -96,13 +96,13 @@ pub(crate) struct StepEvidence {
     pub(crate) losses: Vec<Vec<u64>>,
     /// Bits of the gradient norm on each rank.
     pub(crate) norms: Vec<u64>,
-    /// Hash of the gradients that each rank stands for.
+    /// Hash of the gradients that each rank contributes.
     pub(crate) gradients: Vec<u64>,
 }
 
 impl StepEvidence {
-    /// Ranks whose own part of the loss differs from that of another computation, or else their gradient norm, if it is not that of all ranks:
-    /// gradients are sums of all ranks and name nobody.
+    /// Ranks whose own part of the loss differs from that of another computation, or else their gradient norm, if it does not differ on all
+    /// ranks: gradients are sums over all ranks and identify no rank.
     pub(crate) fn differing(&self, other: &StepEvidence) -> Vec<usize> {
         let pairs = self.losses.iter().zip(&other.losses).enumerate();
         let losses: Vec<usize> = pairs.filter(|(_, (a, b))| a != b).map(|(rank, _)| rank).collect();
@@ -124,7 +124,7 @@ pub(crate) enum Repeated {
     Reproduced,
     /// The newest computation has confirmed another one: that of number `wrong` was wrong.
     Outvoted {
-        /// Number of the computation that stands alone.
+        /// Number of the computation that differs from the two others.
         wrong: usize,
     },
     /// Three computations have given three results.

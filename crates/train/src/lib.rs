@@ -6,10 +6,10 @@
 //! ```
 //! [`Runner`] is the only code that steps: the trainer, `parity`, `study` and the benchmarks of `bessemer-bench` use it, and
 //! evaluation scores its batches through it. The one exception is the reference of asynchronous schedules in `parity`, which
-//! must not share code with what it is compared with.
+//! must not share code with the code that it is compared with.
 //!
 //! State of a run is small: parameters, optimizer moments, and one number, the samples consumed. Everything random is a
-//! function of (seed, step, name, element), so a run that was killed and goes on has the same bits as one that never
+//! function of (seed, step, name, element), so a run that was killed and resumes has the same bits as one that never
 //! stopped.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 

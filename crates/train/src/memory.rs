@@ -1,4 +1,4 @@
-//! Refuses what cannot run or cannot fit before any data is read.
+//! Refuses recipes that cannot run or cannot fit, before any data is read.
 
 use crate::TrainError;
 use crate::trainer::{check_layout, step_program};
@@ -34,20 +34,20 @@ impl ClassEstimate {
         self.besides.saturating_add(self.layers)
     }
 
-    /// With further layers.
+    /// Adds further layers.
     fn add(&mut self, other: ClassEstimate) {
         self.besides = self.besides.max(other.besides);
         self.layers = self.layers.saturating_add(other.layers);
     }
 }
 
-/// Class of what passes keep and the scratch that they share.
+/// Class of the values that passes keep and the scratch that they share.
 const ACTIVATIONS: &str = "activations";
 
-/// How a recipe's ranks share the work.
+/// Layout of a recipe's ranks.
 ///
 /// # Errors
-/// Degrees that do not fit the ranks or the model, work in bubbles that the layout cannot have, or a teacher that does not go with it.
+/// Degrees that do not fit the ranks or the model, work in bubbles that the layout cannot have, or a teacher that the layout does not support.
 pub fn layout(recipe: &Recipe, ranks: usize, model: &Model) -> Result<Plan, ParallelError> {
     let plan = Plan::new(&recipe.parallel, ranks, model, recipe.optim.optimizer)?;
     bessemer_filling::check(&plan, &recipe.parallel.fill, recipe.optim.optimizer)?;
@@ -55,7 +55,7 @@ pub fn layout(recipe: &Recipe, ranks: usize, model: &Model) -> Result<Plan, Para
     Ok(plan)
 }
 
-/// How a run keeps its activations, and for which lengths.
+/// Storage of a run's activations, and the lengths that it is planned for.
 pub fn activations(train: &TrainConfig) -> ActivationConfig {
     ActivationConfig {
         storage: train.storage,
@@ -63,7 +63,7 @@ pub fn activations(train: &TrainConfig) -> ActivationConfig {
         lengths: train.shorter_lengths().into_iter().map(|length| length as usize).collect(),
         compression: train.compression_plan(),
         offload: train.offload_plan(),
-        // Where a step has one micro-batch.
+        // Holds where a step has one micro-batch.
         in_gradients: true,
         passes: Vec::new(),
         params: train.types(),
@@ -85,7 +85,7 @@ pub fn losses(recipe: &Recipe) -> Vec<WeighedLoss> {
     all.into_iter().filter(|loss| loss.weight > 0.0).collect()
 }
 
-/// Layers of a stage that stand for all of them where only their kinds matter.
+/// Layers of a stage that represent all of them where only their kinds matter.
 const FEW_LAYERS: usize = 2;
 
 /// Refuses a recipe that `ranks` ranks cannot run, before any data is read and without listing the model's layers: the programs of the
@@ -93,7 +93,7 @@ const FEW_LAYERS: usize = 2;
 /// depends on the data, such as the number of micro-batches that documents make, is found when they are known.
 ///
 /// # Errors
-/// [`TrainError::Recipe`]: what does not go together, and what to change.
+/// [`TrainError::Recipe`]: the settings that conflict, and a remedy.
 pub fn refuse_what_cannot_run(recipe: &Recipe, ranks: usize) -> Result<(), TrainError> {
     let wrong = |e: ParallelError| TrainError::Recipe(e.to_string());
     // A character vocabulary may be smaller: whether its rows suffice is found when it is known.
@@ -154,13 +154,13 @@ fn shape(batch: &BatchPlan) -> Shape {
     Shape { sequences: batch.micro_batch as usize, seq: batch.seq_len as usize, purpose: Purpose::Train }
 }
 
-/// Refuses a recipe whose `ranks` ranks cannot share the batch, or that needs more memory than `available`, before any data
+/// Refuses a recipe whose `ranks` ranks cannot partition the batch, or that needs more memory than `available`, before any data
 /// is read and without listing the model's layers.
 ///
 /// The memory is a lower bound: that of one rank with a micro-batch of the job, because the ranks together hold at least
-/// one copy of everything. Layers of one policy of recomputation and one kind of feed-forward block are alike, so what one more of them takes is the difference
-/// between models of two and of three layers: with two, layers may begin to take
-/// turns in memory. `beside` is what the process takes besides, by class. [`MemoryPlan::of_rank`] is the exact plan, made when the data are known.
+/// one copy of everything. Layers of one policy of recomputation and one kind of feed-forward block are alike, so the memory of one more
+/// of them is the difference between models of two and of three layers: from two layers on, layers may alternate in the same memory.
+/// `beside` is the additional memory of the process, by class. [`MemoryPlan::of_rank`] is the exact plan, made when the data are known.
 ///
 /// # Errors
 /// [`TrainError::Recipe`] with the numbers that do not fit; [`TrainError::Memory`] with the consumers by class.
@@ -170,12 +170,12 @@ pub fn refuse_what_cannot_fit(
     beside: &[(&'static str, Bytes)],
     available: Bytes,
 ) -> Result<(), TrainError> {
-    // A vocabulary that the tokenizer has yet to find: bytes reach the size asked for, characters may be few.
+    // A vocabulary that the tokenizer has yet to find: bytes reach the requested size, characters may be few.
     let vocabulary = match recipe.tokenizer.kind {
         TokenizerKind::ByteBpe => recipe.tokenizer.vocab_size as usize,
         TokenizerKind::Char => 2,
     };
-    // What depends on the data, such as a vocabulary that ranks cannot share, is found when they are known.
+    // Errors that depend on the data, such as a vocabulary that ranks cannot partition, are found when the data are known.
     let Ok(model) = recipe.model.resolve(Some(vocabulary)) else { return Ok(()) };
     let Ok(layout) = layout(recipe, ranks, &model) else { return Ok(()) };
     let batch = batch(recipe, &layout)?;
@@ -198,7 +198,7 @@ pub fn refuse_what_cannot_fit(
             activations: ActivationConfig {
                 recompute,
                 lengths: Vec::new(),
-                // Of all layers, where some stay: a lower bound.
+                // Offloads all layers, even if some stay: a lower bound.
                 offload: recipe.train.offload.into(),
                 in_gradients: batch.accumulation == 1,
                 ..activations(&recipe.train)
@@ -260,7 +260,7 @@ pub fn refuse_what_cannot_fit(
     }
 }
 
-/// Plans by a dry run what the rank of a job holds that holds most, for batches of whole sequences.
+/// Plans by a dry run the memory of the rank of a job that needs most, for batches of whole sequences.
 ///
 /// # Errors
 /// A layout that does not fit the ranks, the model or the batch.
@@ -271,7 +271,7 @@ pub fn planned_memory(recipe: &Recipe, ranks: usize, model: &Model) -> Result<Me
 /// Plans as [`planned_memory`] does, with the workspace that operators take on a device.
 ///
 /// # Errors
-/// As [`planned_memory`].
+/// Same errors as [`planned_memory`].
 pub fn planned_memory_on(
     recipe: &Recipe,
     ranks: usize,
@@ -296,13 +296,14 @@ pub(crate) fn with_job<T>(
     use_job(&Job { model, shape: shape(&batch), activations, types, optim, losses, plan, program })
 }
 
-/// Class of copies of the state that are written while training goes on (`save.async`).
+/// Class of copies of the state that are written while training continues (`save.async`).
 pub const COPIES: &str = "copies for checkpoints";
 /// Class of slots in shared memory (`save.memory`).
 const SLOTS: &str = "copies in shared memory";
 
-/// Host memory that copies of the state take on each of `ranks` ranks, by class, if they fit: two for checkpoints that are written beside training, and
-/// two slots of `save.memory` for the rank itself and for each rank whose copies it keeps, or the most that they may take if the rest goes elsewhere.
+/// Host memory that copies of the state take on each of `ranks` ranks, by class, if they fit: two for checkpoints that are written
+/// concurrently with training, and two slots of `save.memory` for the rank itself and for each rank whose copies it keeps, or the most that
+/// they may take if the rest is stored elsewhere.
 pub fn copies_on_host(recipe: &Recipe, ranks: usize, plan: &MemoryPlan) -> Vec<(&'static str, Bytes)> {
     let (save, mut classes) = (&recipe.save, Vec::new());
     if save.asynchronous != AsyncChoice::Off && save.is_on_the_way() {
@@ -405,7 +406,7 @@ mod tests {
         }
     }
 
-    /// Layers whose input is compressed take turns in the memory of the stream: two stretches for all layers, of which the bound counts one.
+    /// Layers whose input is compressed alternate in the memory of the residual stream: two stretches for all layers, of which the bound counts one.
     #[test]
     fn the_bound_before_any_data_is_at_most_the_plan_of_compressed_layers() {
         for form in ["bf16", "int8"] {

@@ -1,4 +1,4 @@
-//! The mixture of a run: what its recipe asks of the components of its training split.
+//! The mixture of a run: samples that its recipe requests of the components of its training split.
 
 use crate::TrainError;
 use bessemer_loader::{
@@ -24,7 +24,7 @@ fn grouping(recipe: &Recipe, train: &ShardSet) -> Option<Grouping> {
     recipe.loader.grouping(recipe.train.seq_len.saturating_mul(token_bytes))
 }
 
-/// The mixture of `samples` samples behind `origin`, if the recipe has several sources.
+/// The mixture of `samples` samples after `origin`, if the recipe has several sources.
 fn mixture(
     recipe: &Recipe,
     train: &ShardSet,
@@ -55,13 +55,14 @@ pub(crate) struct TrainingData<'a> {
 /// The training samples of a run that had samples before.
 pub(crate) struct ContinuedOrder {
     pub(crate) loader: Loader,
-    /// What of the order is not as it was; the order then begins behind the samples that were consumed.
+    /// Differences from the saved order; the new order begins after the samples that were consumed.
     pub(crate) differences: Vec<OrderDifference>,
 }
 
 impl TrainingData<'_> {
-    /// The samples of a run that consumed those of `saved` and ends behind sample `end`; `fresh` are those of a run from its beginning. The order goes on as it is, unless the recipe
-    /// or the shards ask for another one: this begins here, and components that stay go on behind what they have given.
+    /// The samples of a run that consumed those of `saved` and ends after sample `end`; `fresh` are those of a run from its beginning. The
+    /// order continues unchanged, unless the recipe or the shards require another one: this begins here, and components that stay continue after
+    /// the samples that they have provided.
     pub(crate) fn continued(
         &self,
         plan: &BatchPlan,
@@ -79,7 +80,7 @@ impl TrainingData<'_> {
         if saved.samples == 0 {
             return Ok(ContinuedOrder { loader: with_origin(origin)?, differences: Vec::new() });
         }
-        // A mixture whose components cannot give what it asks of them from there on may be possible from here on.
+        // A mixture whose components have too few samples from there on may be possible from here on.
         let same = with_origin(origin);
         let mut now = match &same {
             Ok(loader) => loader.state(saved.samples),
@@ -109,7 +110,7 @@ impl TrainingData<'_> {
         Ok(LoaderState { mixture: self.train.components().iter().map(share).collect(), ..state })
     }
 
-    /// The samples of an order with this origin in a run that ends behind sample `end`.
+    /// The samples of an order with this origin in a run that ends after sample `end`.
     pub(crate) fn loader(
         &self,
         plan: &BatchPlan,
@@ -148,7 +149,7 @@ fn loader(
     Ok(loader.grouped(grouping(recipe, train)))
 }
 
-/// What the whole run takes of each component of its training split; nothing for a recipe of one source.
+/// Tokens that the whole run takes of each component of its training split; nothing for a recipe of one source.
 ///
 /// # Errors
 /// Shards of other sources than the recipe's, weights or epochs that they cannot satisfy.
@@ -186,7 +187,7 @@ fn one_source_too_often(epochs: f64, tokens: u64) -> Option<String> {
     })
 }
 
-/// What a user should know about components that are repeated too often, a sentence each.
+/// Warnings about components that are repeated too often, a sentence each.
 pub fn repeated_too_often(taken: &[Taken]) -> Vec<String> {
     let often = taken.iter().filter(|taken| taken.epochs > FREE_EPOCHS);
     often

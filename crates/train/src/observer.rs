@@ -1,4 +1,4 @@
-//! Events of a run, for whoever watches it.
+//! Events of a run, for its observer.
 
 use bessemer_runlog::Record;
 
@@ -24,7 +24,7 @@ pub trait Observer {
     /// `done` of `total` within a longer piece of work; `total` 0 if unknown.
     fn progress(&mut self, what: &str, done: u64, total: u64);
 
-    /// What the watcher has to add to the run's records, asked after every step: what became of work beside the training.
+    /// Remarks that the observer adds to the run's records, requested after every step: outcomes of work concurrent with the training.
     fn remarks(&mut self) -> Vec<String> {
         Vec::new()
     }
@@ -32,7 +32,7 @@ pub trait Observer {
     /// Called on every rank when it begins some work, after so many steps. It is called in every step and must cost nothing.
     fn begins(&mut self, _activity: Activity, _step: u64) {}
 
-    /// Resident memory of the process, if the watcher can tell.
+    /// Resident memory of the process, if the observer can measure it.
     fn resident_bytes(&mut self) -> Option<u64> {
         None
     }

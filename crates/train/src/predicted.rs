@@ -1,4 +1,4 @@
-//! The time of a simulated step by what its ranks do.
+//! The time of a simulated step by the work of its ranks.
 
 use crate::TrainError;
 use crate::memory::with_job;
@@ -40,7 +40,7 @@ impl PredictedStep {
         for (label, seconds) in &self.exposed {
             *sums.entry(item_of_group(label)).or_insert(0.0) += seconds;
         }
-        // Without messages nobody waits for a pipeline.
+        // Without messages no rank waits for a pipeline.
         let idle =
             if sums.contains_key(StepCosts::PIPELINE) { StepCosts::PIPELINE } else { StepCosts::OTHER };
         *sums.entry(idle).or_insert(0.0) += self.idle;
@@ -50,7 +50,7 @@ impl PredictedStep {
     }
 }
 
-/// Simulates a step of a recipe over `ranks` ranks on a machine, of which ranks that do the same are simulated once. All experts have as many
+/// Simulates a step of a recipe over `ranks` ranks on a machine; ranks with the same work are simulated once. All experts have as many
 /// tokens.
 ///
 /// # Errors
@@ -67,7 +67,7 @@ pub fn predicted_step(
 /// [`predicted_step`] of a recipe whose tokens are routed to experts as in a profile.
 ///
 /// # Errors
-/// As [`predicted_step`]; loads of another model.
+/// Same errors as [`predicted_step`]; loads of another model.
 pub fn predicted_routed_step(
     recipe: &Recipe,
     ranks: usize,

@@ -58,7 +58,7 @@ impl Runner {
     /// [`Runner::new`] with the work that `fill` supplies in bubbles.
     ///
     /// # Errors
-    /// As [`Runner::new`].
+    /// Same errors as [`Runner::new`].
     pub fn filled(
         backend: &mut dyn Backend,
         job: &Job<'_>,
@@ -71,7 +71,7 @@ impl Runner {
     /// The only rank of a job of one micro-batch a step, with parameters and gradients in f32.
     ///
     /// # Errors
-    /// As [`Runner::new`].
+    /// Same errors as [`Runner::new`].
     pub fn alone(
         backend: &mut dyn Backend,
         model: &Model,
@@ -88,7 +88,7 @@ impl Runner {
     /// Runs the passes of every micro-batch of a step. The gradients are then complete, over all ranks.
     ///
     /// # Errors
-    /// What the batch source, the device or another rank answers.
+    /// Errors of the batch source, of the device or of another rank.
     pub fn passes(
         &mut self,
         backend: &mut dyn Backend,
@@ -120,7 +120,7 @@ impl Runner {
     /// A whole step: [`Runner::passes`], then [`Runner::update`].
     ///
     /// # Errors
-    /// As [`Runner::passes`] and [`Runner::update`].
+    /// Same errors as [`Runner::passes`] and [`Runner::update`].
     pub fn step(
         &mut self,
         backend: &mut dyn Backend,
@@ -149,7 +149,7 @@ impl Runner {
     /// `t`, counted from 1. `rate` is the learning rate of an update.
     ///
     /// # Errors
-    /// What the batch source, the device or another rank answers.
+    /// Errors of the batch source, of the device or of another rank.
     pub fn window(
         &mut self,
         backend: &mut dyn Backend,
@@ -162,7 +162,7 @@ impl Runner {
         Ok(updates)
     }
 
-    /// Brings the parameters of all ranks together, into `whole` if this rank has a decoder for them. All ranks call this.
+    /// Gathers the parameters of all ranks, into `whole` if this rank has a decoder for them. All ranks call this.
     ///
     /// # Errors
     /// An error of the device or of another rank.
@@ -215,7 +215,7 @@ pub fn recorded_threads(count: usize, timeout: Duration) -> (FlightRecorder, Vec
 /// Runs every rank of a job on a thread of its own, with its communicator; results in the order of the ranks.
 ///
 /// # Errors
-/// Of several ranks' errors the first that is not about another rank.
+/// The first error that is not about another rank, if several ranks fail.
 pub fn on_threads<T: Send>(
     worlds: Vec<Box<dyn Communicator>>,
     rank: impl Fn(Box<dyn Communicator>) -> Result<T, TrainError> + Sync,

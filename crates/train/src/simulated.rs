@@ -1,4 +1,4 @@
-//! The time of a step that nobody runs: the lists of its ranks on null devices, with what each node costs.
+//! Predicted time of a step that is not run: the lists of its ranks on null devices, with the cost of each node.
 
 use crate::TrainError;
 use crate::memory::with_job;
@@ -18,8 +18,8 @@ use std::collections::BTreeMap;
 pub enum SimulatedRanks {
     /// All ranks.
     All,
-    /// Of ranks that do the same at the same time, one: the first data-parallel, tensor-parallel and context-parallel one of each
-    /// pipeline rank. All ranks of tensor-parallel grids; of the shard axis where an optimizer needs whole matrices; of the context axis where
+    /// One rank for each set of ranks that do the same at the same time: the first data-parallel, tensor-parallel and context-parallel one of
+    /// each pipeline rank. All ranks of tensor-parallel grids; of the shard axis where an optimizer needs whole matrices; of the context axis where
     /// some compute longer than others, and its first few where media of the others' traffic repeat theirs.
     Representatives,
 }
@@ -59,7 +59,7 @@ pub fn simulated_step(
 /// Simulates a step of a job whose tokens are routed to experts as in a profile.
 ///
 /// # Errors
-/// As [`simulated_step`]; loads of another model.
+/// Same errors as [`simulated_step`]; loads of another model.
 pub fn simulate(
     job: &Job<'_>,
     which: SimulatedRanks,
@@ -80,10 +80,10 @@ pub fn simulate(
     Ok(SimulatedStep { events, replay, shadows })
 }
 
-/// Asks for the cost of every node of one rank's step, for [costs that count](NodeCosts::counts) what they are asked.
+/// Queries the cost of every node of one rank's step, for [costs that count](NodeCosts::counts) their queries.
 ///
 /// # Errors
-/// As [`simulated_step`].
+/// Same errors as [`simulated_step`].
 pub fn ask_costs(
     recipe: &Recipe,
     ranks: usize,
@@ -118,7 +118,7 @@ fn unknown(cause: SimError) -> TrainError {
     ParallelError::Layout(format!("a step cannot be simulated: {cause}")).into()
 }
 
-/// Ranks that stand for all of a job.
+/// Ranks that represent all of a job.
 fn representatives(job: &Job<'_>, costs: &mut dyn NodeCosts) -> Vec<usize> {
     let (mesh, all_shards) = (&job.plan.mesh, !MemoryPlan::alike(job));
     let first = |rank: usize, axis| mesh.coord(rank).at(axis) == 0;
@@ -132,8 +132,8 @@ fn representatives(job: &Job<'_>, costs: &mut dyn NodeCosts) -> Vec<usize> {
     ranks
 }
 
-/// After how many ranks of the context axis they do the same at the same time: they compute and send as much, and the same media carry it.
-/// Nothing if no rank is like another.
+/// Period on the context axis after which ranks do the same at the same time: they compute and send as much, and the same media carry
+/// it. `None` if no rank is like another.
 fn context_period(job: &Job<'_>, ranks: &[usize], costs: &mut dyn NodeCosts) -> Option<usize> {
     let mesh = &job.plan.mesh;
     let sharers = mesh.degree(Axis::Context);

@@ -5,8 +5,8 @@
 //! the run that has left the span out from its beginning. The jump is part of the state in checkpoints
 //! ([`SpikeState::passed_over`](crate::SpikeState::passed_over)).
 //!
-//! Spans come from the recipe (`train.skip_samples`) and from the file [`FILE`] of the run directory, where whoever takes a run back
-//! leaves them for the next launch.
+//! Spans come from the recipe (`train.skip_samples`) and from the file [`FILE`] of the run directory, which contains the spans that the
+//! user or a supervisor adds for the next launch.
 
 use crate::{TrainError, TrainState};
 use bessemer_durable::{AsDir, ConfinedDir};
@@ -30,12 +30,12 @@ pub struct SkippedSamples(Vec<[u64; 2]>);
 #[serde(deny_unknown_fields)]
 struct SkippedFile {
     version: u32,
-    /// First sample of a span, and the sample behind its last.
+    /// First sample of a span, and the sample after its last.
     spans: Vec<[u64; 2]>,
 }
 
 impl SkippedSamples {
-    /// Spans in any order; those that meet become one.
+    /// Spans in any order; adjacent or overlapping ones become one.
     pub fn new(spans: impl IntoIterator<Item = [u64; 2]>) -> SkippedSamples {
         let mut spans: Vec<[u64; 2]> = spans.into_iter().filter(|[first, end]| first < end).collect();
         spans.sort_unstable();

@@ -1,4 +1,4 @@
-//! The slices of a run's state that each rank of a layout saves, without a run: what offline resharding writes.
+//! The slices of a run's state that each rank of a layout saves, without a run: the slices that offline resharding writes.
 
 use crate::TrainError;
 use crate::memory::with_job;
@@ -28,7 +28,7 @@ pub fn layout_slices(
     Ok((tensors, slices))
 }
 
-/// Bytes of tensors that a rank writes of a checkpoint, and that it needs of one to go on from it, in f32.
+/// Bytes of tensors that a rank writes of a checkpoint, and that it needs of one to resume from it, in f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub struct RankBytes {
     /// Written.
@@ -42,7 +42,7 @@ pub struct RankBytes {
 /// Returns the bytes of each of `ranks` ranks by dry runs, as [`layout_slices`], and those of the whole state.
 ///
 /// # Errors
-/// As [`layout_slices`].
+/// Same errors as [`layout_slices`].
 pub fn checkpoint_bytes(
     recipe: &Recipe,
     ranks: usize,

@@ -1,9 +1,9 @@
-//! Spike detection: a step whose loss or gradient norm is far above those of earlier steps is not taken.
+//! Spike detection: a step whose loss or gradient norm is far above those of earlier steps is skipped.
 //!
-//! Far is more than `median + k sigma` of the last steps that were taken, with sigma = 1.4826 times the median distance
-//! from the median (which is the standard deviation of a normal distribution and cares little for outliers), at least
+//! Far is more than `median + k sigma` of the last steps that were applied, with sigma = 1.4826 times the median distance
+//! from the median (which is the standard deviation of a normal distribution and robust to outliers), at least
 //! 1 % of the median. A spike that was left out does not enter the window; after [`PERSISTENT`] in a row the level has
-//! changed for good and the window is forgotten. What was seen is part of the run's state, so a run that is continued
+//! changed permanently and the window is cleared. The window is part of the run's state, so a run that is resumed
 //! decides like one that never stopped.
 
 use bessemer_recipe::{SpikeAction, TrainConfig};
@@ -16,7 +16,7 @@ const ENOUGH: usize = 32;
 /// Times that a run goes back to the same checkpoint.
 const REWINDS: u32 = 3;
 
-/// What is remembered of the steps before. Values are f32, which text keeps exactly.
+/// Window of the preceding steps. Values are f32, which text keeps exactly.
 #[derive(Debug, Default, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SpikeState {

@@ -1,4 +1,4 @@
-//! What a checkpoint holds besides tensors, and what must agree before a run goes on from it.
+//! Contents of a checkpoint besides tensors, and the checks before a run resumes from it.
 
 use crate::TrainError;
 use crate::spikes::SpikeState;
@@ -14,8 +14,8 @@ use std::path::Path;
 /// Directory of a run directory that holds its checkpoints.
 pub(crate) const CHECKPOINTS: &str = "checkpoints";
 
-/// The checkpoints of a run directory. Whoever reads them through this store agrees on which ones are intact: bytes,
-/// manifest, name of the directory and the state of the run are held against each other.
+/// The checkpoints of a run directory. All users of this store agree on which ones are intact: it compares bytes,
+/// manifest, name of the directory and the state of the run.
 pub fn checkpoints_in(run: &ConfinedDir) -> Store {
     accepting(Store::open_in(run, CHECKPOINTS))
 }
@@ -53,10 +53,10 @@ pub struct TrainState {
     /// (step, validation loss) of the checkpoints that `save.keep_best` keeps, the lowest loss first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub best: Vec<(u64, f64)>,
-    /// Where in the run the present batch begins; absent where it is that of the first step.
+    /// Point of the run at which the present batch begins; absent where it is that of the first step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch_origin: Option<BatchOrigin>,
-    /// What was taken over from the checkpoint that the run began with; absent if nothing but its parameters was.
+    /// State taken over from the checkpoint that the run began with; absent if only its parameters were.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub initial: Option<InitialState>,
     /// The teacher of the newest step; absent in runs without one.
@@ -72,13 +72,13 @@ pub struct TrainState {
     pub identity: RunIdentity,
 }
 
-/// What a run took over from the checkpoint that it began with, besides parameters.
+/// State that a run took over from the checkpoint that it began with, besides parameters.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InitialState {
     /// Updates that the optimizer's state had seen; 0 for a fresh one.
     pub updates: u64,
-    /// Tokens behind which the learning-rate schedule goes on; 0 for one from its beginning.
+    /// Tokens after which the learning-rate schedule continues; 0 for one from its beginning.
     pub batch_tokens: u64,
 }
 
@@ -93,7 +93,7 @@ pub struct TeacherState {
     pub step: u64,
 }
 
-/// What a run had done when its batch became the present one.
+/// Counters of a run at the moment when its batch became the present one.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BatchOrigin {
@@ -112,7 +112,7 @@ impl TrainState {
     /// listed or planned for a model that cannot be.
     ///
     /// # Errors
-    /// What cannot be read, or what contradicts what.
+    /// The part that cannot be read, or the values that contradict each other.
     pub fn of(manifest: &Manifest) -> Result<TrainState, String> {
         let state = TrainState::deserialize(&manifest.state).map_err(|e| format!("state: {e}"))?;
         let identity = &state.identity;
@@ -223,13 +223,13 @@ impl TrainState {
 pub struct Difference {
     /// Name of the property.
     pub what: &'static str,
-    /// In the recipe.
+    /// Value in the recipe.
     pub wanted: String,
-    /// In the checkpoint.
+    /// Value in the checkpoint.
     pub found: String,
 }
 
-/// What parameters belong to, and the batch that they were last trained with.
+/// Model and data that parameters belong to, and the batch that they were last trained with.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunIdentity {
     /// The model.
@@ -263,7 +263,7 @@ fn fixed(model: &Model) -> Model {
 }
 
 impl RunIdentity {
-    /// Errors with the first difference that no run can go on with.
+    /// Errors with the first difference that prevents a resume.
     pub fn check(&self, saved: &RunIdentity, place: &str) -> Result<(), TrainError> {
         let other = |difference| TrainError::OtherRun { place: place.into(), difference };
         self.difference(saved).map_or(Ok(()), |difference| Err(other(difference)))
@@ -359,7 +359,7 @@ mod tests {
         refused("/identity/model/heads", json!(0), "model.heads");
         refused("/seconds", json!(-1.0), "state.seconds");
         refused("/identity", json!(3), "state: ");
-        // Both agree on a wrong number.
+        // A wrong number on which both agree.
         let mut m = manifest();
         (m.tokens, m.state["tokens"]) = (95, json!(95));
         assert!(TrainState::of(&m).unwrap_err().contains("the tokens of its steps"));

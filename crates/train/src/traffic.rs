@@ -23,7 +23,7 @@ impl BatchSource for Zeros {
 }
 
 /// Counts the bytes that the first rank of a job sends in a step, by label of the group: a step on a device that holds nothing, with
-/// ranks that are not there. Nothing for schedules whose programs have several steps.
+/// ranks that do not exist. Nothing for schedules whose programs have several steps.
 ///
 /// # Errors
 /// A layout that does not fit the ranks, the model or the batch.
@@ -40,7 +40,7 @@ pub fn planned_traffic(
         let mut null = NullBackend::new();
         let world = ledger.wrap(Box::new(NullCommunicator::new("world", 0, ranks)));
         let mut worker = Worker::new(&mut null, job, world)?;
-        // What it takes to begin is no part of a step.
+        // Traffic of the start is not part of a step.
         ledger.clear();
         let sum = worker.gradients(&mut null, &mut Zeros(vec![0; job.shape.tokens()]))?;
         worker.sum_over_data(sum)?;

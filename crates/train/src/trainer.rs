@@ -77,20 +77,20 @@ const LONGEST_WARNING: usize = 4 << 10;
 /// Checkpoints besides those of the run directory; each rank reads the parts that it needs.
 #[derive(Default)]
 pub struct OtherCheckpoints<'a> {
-    /// Where a run without a checkpoint of its own goes on from.
+    /// Store from which a run without a checkpoint of its own resumes.
     pub elsewhere: Option<Store>,
-    /// Opens the checkpoint of `train.init.from`; called if there is nothing to go on from.
+    /// Opens the checkpoint of `train.init.from`; called if there is no checkpoint to resume from.
     pub initial: Option<OpenInitial<'a>>,
     /// Opens the checkpoint of `train.teacher.from`.
     pub teacher: Option<OpenInitial<'a>>,
 }
 
-/// How a call of [`Trainer::run`] ended.
+/// Outcome of a call of [`Trainer::run`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// All steps are done and saved.
     Finished,
-    /// Asked to stop; the state is saved and another call goes on.
+    /// A stop was requested; the state is saved and another call continues.
     Stopped,
 }
 
@@ -112,14 +112,14 @@ pub struct Trainer {
     saver: Saver,
     /// Chooses when to save, with `save.every = "auto"`.
     interval: Option<SaveInterval>,
-    /// Copies of the state in memory, if the recipe asks for them.
+    /// Copies of the state in memory, if the recipe requests them.
     memory_tier: Option<MemoryTier>,
     integrity: Integrity,
     store: Store,
     /// Log of the run; `None` on all ranks but the first, which alone writes files.
     records: Option<Records>,
     tracing: Tracing,
-    /// Of a planned run, until the session is measured.
+    /// Measurements of a planned run, until the session is measured.
     measuring: Option<Measuring>,
     state: TrainState,
     /// Micro-batches, prepared ahead.
@@ -128,7 +128,7 @@ pub struct Trainer {
     data_read: ReadCounters,
     skipped_in_a_row: u32,
     load_watch: LoadWatch,
-    /// Whether the update of the newest step was taken.
+    /// Whether the update of the newest step was applied.
     taken: bool,
     /// Step and loss of the newest evaluation on the way.
     validation: Option<(u64, f64)>,
@@ -137,11 +137,11 @@ pub struct Trainer {
     /// Operations of a forward and backward pass.
     flops_per_token: f64,
     resumed: Option<Resume>,
-    /// The checkpoint that the session goes on from is in the run directory, and not in memory or elsewhere.
+    /// True if the checkpoint that the session resumes from is in the run directory, and not in memory or elsewhere.
     has_its_checkpoint: bool,
-    /// What the session has changed of the recipe, until it is recorded.
+    /// Changes of the recipe by the session, until they are recorded.
     change: Option<Change>,
-    /// Where the parameters come from that a new run begins with, if they were not drawn.
+    /// Origin of the parameters that a new run begins with, if they were not drawn.
     initial: Option<String>,
     warnings: Vec<String>,
 }
@@ -150,7 +150,7 @@ impl Trainer {
     /// [`Trainer::on_rank`] for a run of one rank.
     ///
     /// # Errors
-    /// As [`Trainer::on_rank`].
+    /// Same errors as [`Trainer::on_rank`].
     pub fn new(input: TrainerInput, backend: Box<dyn Backend>) -> Result<Trainer, TrainError> {
         Trainer::on_rank(input, backend, world_of_one())
     }
@@ -170,10 +170,10 @@ impl Trainer {
         Trainer::on_rank_from(input, backend, world, OtherCheckpoints::default())
     }
 
-    /// As [`Trainer::on_rank`], with the checkpoints that are used if the run directory has none.
+    /// [`Trainer::on_rank`], with the checkpoints that are used if the run directory has none.
     ///
     /// # Errors
-    /// As [`Trainer::on_rank`].
+    /// Same errors as [`Trainer::on_rank`].
     pub fn on_rank_from(
         mut input: TrainerInput,
         mut backend: Box<dyn Backend>,
@@ -299,7 +299,7 @@ impl Trainer {
         let compresses = recipe.save.compress == Compression::Zstd;
         let store = checkpoints_in(&input.directory).compressing(compresses);
         if first {
-            // What a process left that was killed while it removed a checkpoint.
+            // Removes the remains of a process that was killed while it removed a checkpoint.
             store.clean();
         }
         let skipped = skipped_samples(worker, recipe, &input.directory)?;
@@ -415,7 +415,7 @@ impl Trainer {
         &self.plan
     }
 
-    /// The loader, which knows the samples that were seen.
+    /// The loader, which counts the samples that were consumed.
     pub fn loader(&self) -> &Loader {
         &self.loader
     }
@@ -475,7 +475,7 @@ impl Trainer {
                 self.evaluate_on_the_way(Missing::due(&eval, step), saved, observer, stop)?;
                 save_is_due |= eval.is_due(step) && self.is_among_the_best();
             }
-            // Nothing is saved that has not been compared.
+            // Only a compared state is saved.
             let saves = (save_is_due && self.runner.worker.at_rest()) || (last && save.at_end);
             if saves && !self.replicas_agree(step, observer)? {
                 continue;
@@ -538,7 +538,7 @@ impl Trainer {
         self.after_step(!records.is_empty(), observer)
     }
 
-    /// Moves to the first sample of the next step, behind the spans that no step trains on.
+    /// Moves to the first sample of the next step, after the spans that no step trains on.
     fn pass_over_skipped(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
         let at = self.state.loader.samples;
         let first = self.skipped.first_of_step(at, self.plan.sequences_per_step);
@@ -554,7 +554,7 @@ impl Trainer {
         )
     }
 
-    /// Records what the observer has to say.
+    /// Records the remarks of the observer.
     ///
     /// # Errors
     /// The log cannot be written.
@@ -562,7 +562,7 @@ impl Trainer {
         observer.remarks().into_iter().try_for_each(|remark| self.warn(remark, observer))
     }
 
-    /// Records what the first steps of a planned run took, once they are over.
+    /// Records the measurements of the first steps of a planned run, once they are done.
     fn append_measured(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
         let Some(mut measuring) = self.measuring.take_if(|measuring| measuring.is_over()) else {
             return Ok(());
@@ -600,8 +600,8 @@ impl Trainer {
         self.agree("save", due)
     }
 
-    /// Evaluations of the present step, which is not the last one. A request to stop ends them: they leave no record, and the
-    /// session that goes on makes them. `saved`: as of [`Trainer::evaluate_when_due`].
+    /// Runs the evaluations of the present step, which is not the last one. A request to stop ends them: they leave no record, and the
+    /// session that resumes makes them. `saved`: as of [`Trainer::evaluate_when_due`].
     fn evaluate_on_the_way(
         &mut self,
         missing: Missing,
@@ -612,7 +612,7 @@ impl Trainer {
         if missing == Missing::default() {
             return Ok(());
         }
-        // Work that is spread over several steps goes on: the session would end after another step than this one.
+        // Work that spans several steps continues: the session would end after another step than this one.
         let never = AtomicBool::new(false);
         let stop = if self.runner.worker.at_rest() { stop } else { &never };
         observer.begins(Activity::Evaluating, self.state.step);
@@ -631,7 +631,7 @@ impl Trainer {
         evaluate().or_else(|e: TrainError| if e.is_stop() { Ok(()) } else { Err(e) })
     }
 
-    /// Evaluations of the step that the session goes on from, which a request to stop has ended.
+    /// Evaluations of the step that the session resumes from, which a request to stop has ended.
     fn missing_on_the_way(&mut self) -> Result<Missing, TrainError> {
         let due = Missing::due(&self.input.recipe.eval, self.state.step);
         if self.resumed.is_none() || self.state.step == self.plan.steps || due == Missing::default() {
@@ -678,8 +678,8 @@ impl Trainer {
     }
 
     /// Evaluates a finished run: the whole validation split, tasks, samples, and the n-gram baseline, as far as the
-    /// recipe asks for them and an earlier session has not got to them. Nothing before the last step. A request to stop ends
-    /// it; the next session makes what is missing.
+    /// recipe requests them and an earlier session has not made them. Does nothing before the last step. A request to stop ends
+    /// it; the next session makes the missing ones.
     ///
     /// # Errors
     /// An error of evaluation or of another rank.
@@ -730,7 +730,7 @@ impl Trainer {
         record.map_or(Ok(()), |r| self.append(r, observer))
     }
 
-    /// Frees buffers, device and communicators. What remains can record how the session ended.
+    /// Frees buffers, device and communicators. The remaining parts can record how the session ended.
     pub fn close(self) -> Closed {
         self.tracing.close();
         Closed { records: self.records, step: self.state.step, tokens: self.state.tokens }

@@ -1,4 +1,4 @@
-//! A warm step of the trainer, with its records, asks for no memory. Alone in its file: another test's allocations would be counted too.
+//! A warm step of the trainer, with its records, allocates no memory. Alone in its file: another test's allocations would be counted too.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap here is a failed test")]
 
 #[path = "integration/place/mod.rs"]
@@ -14,7 +14,7 @@ use std::sync::atomic::AtomicBool;
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
-/// Steps that may ask for memory.
+/// Steps that may allocate memory.
 const WARM: usize = 6;
 
 /// Allocations so far, at each step's record.

@@ -25,7 +25,7 @@ static ALLOCATOR: CountingAllocator = CountingAllocator;
 #[path = "integration/place/mod.rs"]
 mod place;
 
-/// Tests take turns: each reads the heap of the process.
+/// Lock that serialises the tests: each reads the heap of the process.
 static TURN: Mutex<()> = Mutex::new(());
 
 const SEQ: usize = 32;
@@ -67,10 +67,10 @@ fn model() -> Model {
     config.resolve(None).unwrap()
 }
 
-/// What ranks hold.
+/// Memory that ranks hold.
 struct Held {
     planned: u64,
-    /// Of the rank whose device holds most: buffers and workspace.
+    /// Bytes of the rank whose device holds most: buffers and workspace.
     device: u64,
     /// Heap of a rank, in the mean: staging, slots of collectives, programs.
     heap: u64,
@@ -281,7 +281,7 @@ fn heap_of_training(recipe: &Recipe, ranks: usize) -> u64 {
     heaps.unwrap().into_iter().max().unwrap() - before
 }
 
-/// Copies of the state for checkpoints that are written beside training take what the plan counts for them, on every rank.
+/// Copies of the state for checkpoints that are written during training take the memory that the plan counts for them, on every rank.
 #[test]
 fn copies_for_checkpoints_take_what_is_planned() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);

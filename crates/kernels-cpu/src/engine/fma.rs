@@ -1,8 +1,9 @@
-//! Products by f32 multiply-adds, on every rung.
+//! Products by f32 multiply-adds, on every instruction set.
 //!
-//! Structure (Goto & van de Geijn 2008; Van Zee & van de Geijn 2015): B (or, of a very wide one, a chunk of its rows) is
-//! packed by all threads (by one that is alone, just before they are read) into panels of NR rows, `[panel][k][row]`, zero-padded to whole panels. Then blocks of some hundred
-//! rows of C are computed, each by one thread: it packs its rows of A into panels of MR rows in scratch memory of its own,
+//! Structure (Goto & van de Geijn 2008; Van Zee & van de Geijn 2015): B (or, if it is very wide, a chunk of its rows) is
+//! packed by all threads (by a single thread, just before they are read) into panels of NR rows, `[panel][k][row]`, zero-padded to
+//! whole panels. Then blocks of some hundred rows of C are computed, each by one thread: it packs its rows of A into panels of MR
+//! rows in scratch memory of its own,
 //! which stay in its L2 cache, and passes once over the panels of B: for every panel of B, for every panel of A, a register
 //! tile of MR x NR sums, and the epilogue, which reads them back from L1 and writes C.
 //!
@@ -32,10 +33,10 @@ const B_COLUMNS: usize = 512;
 const BLOCKS: usize = 4;
 /// Floats that one packing tile reads, about.
 const PACK_TILE: usize = 32 << 10;
-/// Columns of a packing tile at most where B lies by columns: two kilobytes of a row are read as a whole.
+/// Columns of a packing tile at most where B is stored by columns: two kilobytes of a row are read as a whole.
 const PACK_COLUMNS: usize = 512;
 
-/// Register tile of a rung.
+/// Register tile of an instruction set.
 fn register_tile(rung: Rung) -> (usize, usize) {
     match rung {
         #[cfg(target_arch = "x86_64")]
@@ -48,7 +49,7 @@ fn register_tile(rung: Rung) -> (usize, usize) {
     }
 }
 
-/// Floats of a block of A, and panels at least: half a megabyte where L2 has one or two, so that it stays there beside two
+/// Floats of a block of A, and panels at least: half a megabyte where L2 has one or two, so that it fits together with two
 /// panels of B. Processors without AVX-512 have 256 or 512 KiB; with few panels each panel of B is used too seldom.
 fn a_block(rung: Rung) -> (usize, usize) {
     match rung {
@@ -58,7 +59,7 @@ fn a_block(rung: Rung) -> (usize, usize) {
     }
 }
 
-/// How a product is cut.
+/// Partition of a product.
 #[derive(Debug, Clone, Copy)]
 struct Plan {
     m: usize,
@@ -70,7 +71,7 @@ struct Plan {
     b_panels: usize,
     /// Panels of A in a block of C at most.
     tile_a: usize,
-    /// Blocks that the panels of A are cut into, as evenly as it goes.
+    /// Blocks that the panels of A are cut into, as evenly as possible.
     blocks: usize,
     /// Panels of B in a block of C.
     tile_b: usize,
@@ -96,7 +97,7 @@ impl Plan {
             let wanted = wanted.div_ceil(b_panels.div_ceil(tile_b));
             tile_a = even(a_panels, a_panels.div_ceil(wanted).min(tile_a));
         }
-        // Nobody waits at the end if all threads get as many.
+        // No thread waits at the end if all threads get the same number.
         let blocks = a_panels.div_ceil(tile_a).next_multiple_of(machine.threads).min(a_panels);
         Plan { m, n, k, mr, nr, b_panels, tile_a: a_panels.div_ceil(blocks), tile_b, blocks, lower: false }
     }
@@ -127,8 +128,8 @@ pub(crate) fn most_workspace(machine: Machine, shape: &Shape) -> usize {
     padded(shape.n.next_multiple_of(nr) * shape.k) + padded(mr * nr) + padded(a)
 }
 
-/// Packs steps of k of rows of a factor, A or B, into panels. The rows and `k` columns lie inside the factor; `to` holds whole
-/// panels, of which nobody else writes these steps. Products of every element type call the same code.
+/// Packs steps of k of rows of a factor, A or B, into panels. The rows and `k` columns are inside the factor; `to` holds whole
+/// panels, whose steps no other thread writes. Products of every element type call the same code.
 struct Packing<'a, const OF_A: bool> {
     factor: &'a Factor,
     rows: Range<usize>,
@@ -204,13 +205,13 @@ impl Panels<'_> {
     /// Packs steps of a panel.
     ///
     /// # Safety
-    /// The operand was checked, and nobody else packs this panel; the processor has the instructions of S.
+    /// The operand was checked, and no other thread packs this panel; the processor has the instructions of S.
     #[inline(always)]
     unsafe fn pack_steps<S: Simd>(&self, panel: usize, steps: Range<usize>) {
         let (row, k) = (panel * S::TILE_COLUMNS, self.plan.k);
         let rows = self.first + row..self.first + self.rows.min(row + S::TILE_COLUMNS);
         let packing = Packing::<false> { factor: &self.factor, rows, k, steps, to: self.at(panel, 1) };
-        // SAFETY: by contract; the rows lie inside B.
+        // SAFETY: by contract; the rows are inside B.
         unsafe { S::call(packing) };
     }
 
@@ -247,7 +248,7 @@ impl<T: Element> Kernel for Block<'_, T> {
         let c = self.scratch.at(self.worker * plan.block(), plan.block());
         let a = c.wrapping_add(padded(S::TILE.0 * S::TILE_COLUMNS));
         let packing = Packing::<true> { factor: &gemm.a, rows: first..end, k, steps: 0..k, to: a };
-        // SAFETY: the rows lie inside A; the scratch memory of this worker holds a register tile and a block of A.
+        // SAFETY: the rows are inside A; the scratch memory of this worker holds a register tile and a block of A.
         unsafe { S::call(packing) };
         let na = rows.div_ceil(S::TILE.0);
         for j in 0..nb {
@@ -270,7 +271,7 @@ impl<T: Element> Kernel for Block<'_, T> {
                     continue;
                 }
                 // Where rows are contiguous, a panel has as many pieces of memory as k, often in few sets of a cache: it is packed
-                // step by step, soon after what packing prefetches.
+                // step by step, soon after the prefetches of packing.
                 if self.packs && !along_k && j + 1 < nb {
                     // SAFETY: as above.
                     unsafe { b.pack_steps::<S>(jb + j + 1, i * k / na..(i + 1) * k / na) };
@@ -322,17 +323,17 @@ pub(crate) fn run<T: Element>(ctx: &Ctx<'_>, gemm: &Gemm<T>, lower: bool, skip: 
         }
         if !alone {
             ctx.pool.run(b.tiles(), &|tile, _| {
-                // SAFETY: the rung is available (checked when the backend was made); the operands are views that the launch
+                // SAFETY: the instruction set is available (checked when the backend was made); the operands are views that the launch
                 // found inside their buffers, and the packed panels are workspace of this launch.
                 unsafe { dispatch(ctx.rung, b.packing(tile)) }
             });
         }
         ctx.pool.run(blocks, &|block, worker| {
-            // Of a lower half the last rows have most to do, and come first.
+            // The last rows of a lower half have the most work, and come first.
             let block = if lower { blocks - 1 - block } else { block };
             let packs = alone && block == 0;
             let block = Block { gemm, plan: &plan, b: &b, scratch, worker, block, packs };
-            // SAFETY: the rung is available, and the operands were checked; blocks of C are disjoint.
+            // SAFETY: the instruction set is available, and the operands were checked; blocks of C are disjoint.
             unsafe { dispatch(ctx.rung, block) }
         });
     }

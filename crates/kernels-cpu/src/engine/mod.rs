@@ -1,7 +1,7 @@
-//! Engines of matrix products: which arithmetic the sums are made with.
+//! Engines of matrix products: the arithmetic of the sums.
 //!
-//! [`MatmulPrecision`] says how exact products must be at least; [`Engine::fastest`] is the fastest way of a processor that
-//! is. The blocking of f32 multiply-adds and the epilogues of all engines are in [`crate::gemm`].
+//! [`MatmulPrecision`] sets the least exactness of products; [`Engine::fastest`] is the fastest engine of a processor that
+//! reaches it. The blocking of f32 multiply-adds and the epilogues of all engines are in [`crate::gemm`].
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod amx;
@@ -18,12 +18,12 @@ use std::fmt;
 #[cfg(target_arch = "x86_64")]
 const SMALLEST: usize = 8;
 
-/// How matrix products are computed.
+/// Arithmetic of matrix products.
 ///
 /// Results have the same bits for any number of threads with one engine; different engines round differently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Engine {
-    /// f32 multiply-adds of the rung.
+    /// f32 multiply-adds of the instruction set.
     Fma,
     /// fp16 multiply-adds (AVX512-FP16), operands rounded to fp16 at a scale of their own for each row, sums of at most 128
     /// products in fp16.
@@ -91,7 +91,7 @@ impl Engine {
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn parts(self, shape: &Shape) -> Option<Parts> {
         let parts = self.tile_parts()?;
-        // Below one tile of anything most of what the unit computes is thrown away.
+        // Below one tile, most of the unit's work is discarded.
         if shape.smallest() < SMALLEST {
             return None;
         }

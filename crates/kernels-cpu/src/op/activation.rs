@@ -68,7 +68,7 @@ pub(crate) fn forward(ctx: &Ctx<'_>, op: &Activation) {
 fn typed_forward<T: Element>(ctx: &Ctx<'_>, op: &Activation) {
     let (x, out) = (ctx.mat::<T>(&op.x), ctx.mat::<T>(&op.out));
     blocks(ctx, x.rows, x.cols, &|block| {
-        // SAFETY: the rung is available; operands are checked views; blocks are disjoint.
+        // SAFETY: the instruction set is available; operands are checked views; blocks are disjoint.
         unsafe { dispatch(ctx.rung, Forward(op.kind, [&x, &out], block)) }
     });
 }

@@ -49,7 +49,7 @@ pub(crate) fn moments(ctx: &Ctx<'_>, op: &FactoredMoments) {
     let (grad, row, col) = (ctx.f32(&op.grad), ctx.f32(&op.row), ctx.f32(&op.col));
     ctx.pool.run(grad.rows.div_ceil(ROWS), &|tile, _| {
         for r in tile * ROWS..((tile + 1) * ROWS).min(grad.rows) {
-            // SAFETY: the rung is available; grad is a checked view.
+            // SAFETY: the instruction set is available; grad is a checked view.
             let sum = unsafe { dispatch(ctx.rung, RowSquares(&grad, r)) };
             row.set(0, r, mean(op, step, row.get(0, r), sum, grad.cols));
         }
@@ -59,7 +59,7 @@ pub(crate) fn moments(ctx: &Ctx<'_>, op: &FactoredMoments) {
         let count = COLUMNS.min(grad.cols - first);
         let mut sums = [0.0f64; COLUMNS];
         for r in 0..grad.rows {
-            // SAFETY: these columns lie inside row r of grad, which is only read.
+            // SAFETY: these columns are inside row r of grad, which is only read.
             let g = unsafe { std::slice::from_raw_parts(grad.row(r).add(first), count) };
             for (sum, g) in sums.iter_mut().zip(g) {
                 *sum += f64::from(*g) * f64::from(*g);
@@ -131,7 +131,7 @@ pub(crate) fn factored(ctx: &Ctx<'_>, op: &FactoredDirection) {
     let mean = mean_of(&row);
     blocks(ctx, grad.rows, grad.cols, &|block| {
         let direction = Factored { factor, grad: &grad, row: &row, col: &col, out: &out, mean, block };
-        // SAFETY: the rung is available; operands are checked views; blocks are disjoint.
+        // SAFETY: the instruction set is available; operands are checked views; blocks are disjoint.
         unsafe { dispatch(ctx.rung, direction) }
     });
 }
@@ -187,7 +187,7 @@ pub(crate) fn moment(ctx: &Ctx<'_>, op: &MomentDirection) {
     let (grad, v, out) = (ctx.f32(&op.grad), ctx.f32(&op.v), ctx.f32(&op.out));
     blocks(ctx, grad.rows, grad.cols, &|block| {
         let direction = Moment { op, step, grad: &grad, v: &v, out: &out, block };
-        // SAFETY: the rung is available; operands are checked views; blocks are disjoint.
+        // SAFETY: the instruction set is available; operands are checked views; blocks are disjoint.
         unsafe { dispatch(ctx.rung, direction) }
     });
 }
@@ -257,7 +257,7 @@ pub(crate) fn update(ctx: &Ctx<'_>, op: &AdafactorUpdate) {
     blocks(ctx, param.rows, param.cols, &|block| {
         let update =
             Update { param: &param, direction: &direction, m: m.as_ref(), beta: op.beta, factors, block };
-        // SAFETY: the rung is available; operands are checked views; blocks are disjoint.
+        // SAFETY: the instruction set is available; operands are checked views; blocks are disjoint.
         unsafe { dispatch(ctx.rung, update) }
     });
 }

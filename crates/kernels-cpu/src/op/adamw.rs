@@ -2,8 +2,8 @@
 //! `g = factor grad; p = p (1 - lr weight_decay); m = b1 m + (1-b1) g; v = b2 v + ((1-b2) g) g;
 //! p = p - (lr (m / correction1)) / (sqrt(v / correction2) + eps)`.
 //!
-//! Addition, multiplication, division and square root are exactly rounded on every rung and no multiply-add is fused, so
-//! all rungs give the same bits. A parameter of fewer bits is its f32 master, rounded. Cost: four reads and three writes of
+//! Addition, multiplication, division and square root are exactly rounded on every instruction set and no multiply-add is fused, so
+//! all instruction sets give the same bits. A parameter of fewer bits is its f32 master, rounded. Cost: four reads and three writes of
 //! 4 bytes an element: memory speed.
 #![allow(unsafe_code)] // rows by address
 
@@ -30,7 +30,7 @@ impl<S: Simd> Step<S> {
     /// `constants`: beta1, beta2, eps, weight decay; `step`: factor, lr and both corrections.
     ///
     /// # Safety
-    /// As [`Simd`].
+    /// Same requirements as [`Simd`].
     #[inline(always)]
     pub(super) unsafe fn new(constants: [f32; 4], step: [f32; 4]) -> Step<S> {
         let [beta1, beta2, eps, weight_decay] = constants;
@@ -52,7 +52,7 @@ impl<S: Simd> Step<S> {
     /// Parameter and moments after the update.
     ///
     /// # Safety
-    /// As [`Simd`].
+    /// Same requirements as [`Simd`].
     #[inline(always)]
     pub(super) unsafe fn apply(&self, p: S::V, grad: S::V, m: S::V, v: S::V) -> (S::V, S::V, S::V) {
         let ([b1, b2], [rest1, rest2], [c1, c2]) = (self.betas, self.rests, self.corrections);
@@ -121,7 +121,7 @@ fn typed<P: Element>(ctx: &Ctx<'_>, op: &AdamW) {
     blocks(ctx, param.rows, param.cols, &|block| {
         let master = master.as_ref();
         let update = Update { op, step, param: &param, master, grad: &grad, m: &m, v: &v, block };
-        // SAFETY: the rung is available; operands are checked views; blocks are disjoint.
+        // SAFETY: the instruction set is available; operands are checked views; blocks are disjoint.
         unsafe { dispatch(ctx.rung, update) }
     });
 }

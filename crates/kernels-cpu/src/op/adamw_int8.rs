@@ -2,9 +2,9 @@
 //! parameter and moments are stepped as in [`super::adamw`], and the moments are encoded again, each with a new scale. The
 //! parameter is stepped by the moments before they are encoded.
 //!
-//! Every operation of the update is exactly rounded and codes are those of the reference ([`super::dynamic_code`]), so all rungs give the
-//! same bits. Cost: per element 12 bytes of parameter and gradient and 4 of codes; three divisions, a square root, two looks into tables
-//! that stay in the cache and about 60 operations of the encoders. The f32 moments of a block exist on the stack only. The last block, if
+//! Every operation of the update is exactly rounded and codes are those of the reference ([`super::dynamic_code`]), so all instruction sets give the
+//! same bits. Cost: per element 12 bytes of parameter and gradient and 4 of codes; three divisions, a square root, two lookups in
+//! tables that stay in the cache and about 60 operations of the encoders. The f32 moments of a block exist on the stack only. The last block, if
 //! it is not whole, is updated by the reference.
 #![allow(unsafe_code)] // elements by address
 
@@ -39,7 +39,7 @@ impl Moment {
     /// The codes of the first `n` values of a block.
     ///
     /// # Safety
-    /// Nobody else has the block.
+    /// No other thread accesses the block.
     #[expect(clippy::mut_from_ref, reason = "as `Codes::slice`")]
     #[inline(always)]
     unsafe fn codes(&self, block: usize, n: usize) -> &mut [u8] {
@@ -106,10 +106,10 @@ impl<P: Element> Kernel for Update<'_, P> {
     }
 }
 
-/// Updates a block that has all of its elements.
+/// Updates a whole block.
 ///
 /// # Safety
-/// As [`Simd`]; nobody else has the block.
+/// Same requirements as [`Simd`]; no other thread accesses the block.
 #[inline(always)]
 unsafe fn whole_block<S: Simd, P: Element, G: Element>(
     step: &Step<S>,
@@ -154,7 +154,7 @@ unsafe fn whole_block<S: Simd, P: Element, G: Element>(
 /// Updates any block, an element at a time.
 ///
 /// # Safety
-/// Nobody else has the block.
+/// No other thread accesses the block.
 unsafe fn plain_block<P: Element>(op: &AdamWInt8, step: [f32; 4], operands: &Operands<P>, block: usize) {
     let Operands { param, master, grad, m, v } = operands;
     let first = block * MOMENT_BLOCK;
@@ -194,7 +194,7 @@ fn typed<P: Element>(ctx: &Ctx<'_>, op: &AdamWInt8) {
     let all = operands.blocks();
     ctx.pool.run(all.div_ceil(BLOCKS), &|number, _| {
         let blocks = number * BLOCKS..((number + 1) * BLOCKS).min(all);
-        // SAFETY: the rung is available; operands are checked views; tasks have blocks of their own.
+        // SAFETY: the instruction set is available; operands are checked views; tasks have blocks of their own.
         unsafe { dispatch(ctx.rung, Update { op, step, operands, blocks }) }
     });
 }

@@ -37,7 +37,7 @@ pub(crate) fn run(ctx: &Ctx<'_>, op: &Add) {
 fn typed<T: Element>(ctx: &Ctx<'_>, op: &Add) {
     let (a, b, out) = (ctx.mat::<T>(&op.a), ctx.mat(&op.b), ctx.mat(&op.out));
     blocks(ctx, out.rows, out.cols, &|block| {
-        // SAFETY: the rung is available; operands are checked views; blocks are disjoint.
+        // SAFETY: the instruction set is available; operands are checked views; blocks are disjoint.
         unsafe { dispatch(ctx.rung, Sum([&a, &b, &out], block)) }
     });
 }

@@ -63,7 +63,7 @@ pub(crate) fn run(ctx: &Ctx<'_>, op: &AttentionMerge) {
     let (rows, each) = (op.out.rows, (ELEMENTS / op.out.cols.max(1)).max(1));
     ctx.pool.run(rows.div_ceil(each), &|tile, _| {
         let rows = tile * each..((tile + 1) * each).min(rows);
-        // SAFETY: the rung is available; operands are checked views; tiles have different rows.
+        // SAFETY: the instruction set is available; operands are checked views; tiles have different rows.
         unsafe { dispatch(ctx.rung, Tile(op, mats, rows)) }
     });
 }

@@ -5,7 +5,7 @@
 //! in stripes of columns that do not depend on each other: row i of `L M = I` gives
 //! `M_i = (I_i - sum_{k<i} L_ik M_k) / L_ii`. Every element's sum is taken in one order whatever the threads.
 //!
-//! Nearly all of the work is products with what is finished, and a processor can only do as many as it loads operands: so
+//! Nearly all of the work is products with finished elements, and a processor can only do as many as it loads operands: so
 //! they are made in tiles of several rows and columns at once, whose sums stay in registers, over stretches of k whose
 //! operands stay in the first caches.
 #![allow(unsafe_code)] // rows by address
@@ -194,14 +194,14 @@ pub(crate) fn factor(ctx: &Ctx<'_>, op: &Cholesky) {
         ctx.pool.run((n - first).div_ceil(ROWS), &|tile, _| {
             let start = first + tile * ROWS;
             let rows = start..(start + ROWS).min(n);
-            // SAFETY: the rung is available; tiles write rows of their own, in columns that no tile reads.
+            // SAFETY: the instruction set is available; tiles write rows of their own, in columns that no tile reads.
             unsafe { dispatch(ctx.rung, Left { a: &a, l: &l, shift: op.shift, rows, first, last }) }
         });
-        // SAFETY: the rung is available; nothing else runs.
+        // SAFETY: the instruction set is available; no other tile runs.
         unsafe { dispatch(ctx.rung, Below(&l, first..last, first, last)) };
         ctx.pool.run((n - last).div_ceil(ROWS), &|tile, _| {
             let start = last + tile * ROWS;
-            // SAFETY: the rung is available; tiles write rows of their own and read the finished block.
+            // SAFETY: the instruction set is available; tiles write rows of their own and read the finished block.
             unsafe { dispatch(ctx.rung, Below(&l, start..(start + ROWS).min(n), first, last)) }
         });
     }
@@ -249,7 +249,7 @@ struct Stripe<'a> {
 }
 
 impl Stripe<'_> {
-    /// Takes what rows `k` of the inverse give off R rows from `i`, in C vectors of columns from `start` of which the last has
+    /// Subtracts the products with rows `k` of the inverse from R rows from `i`, in C vectors of columns from `start` of which the last has
     /// `n` elements. The first stretch begins with zero.
     #[inline(always)]
     unsafe fn tile<S: Simd, const R: usize, const C: usize>(
@@ -308,7 +308,7 @@ impl Stripe<'_> {
         }
     }
 
-    /// What the finished rows above a block give to the rows of the block.
+    /// Applies the products with the finished rows above a block to the rows of the block.
     #[inline(always)]
     unsafe fn above<S: Simd>(&self, rows: std::ops::Range<usize>) {
         let mut start = self.first;
@@ -377,7 +377,7 @@ pub(crate) fn inverse(ctx: &Ctx<'_>, op: &TriangularInverse) {
     let (l, out) = (ctx.f32(&op.l), ctx.f32(&op.out));
     ctx.pool.run(l.rows.div_ceil(STRIPE), &|tile, _| {
         let first = tile * STRIPE;
-        // SAFETY: the rung is available; stripes are disjoint columns of out and read no other's.
+        // SAFETY: the instruction set is available; stripes are disjoint columns of out, and each reads only its own.
         unsafe { dispatch(ctx.rung, Stripe { l: &l, out: &out, first, width: STRIPE.min(l.rows - first) }) }
     });
 }

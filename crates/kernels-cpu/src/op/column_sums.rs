@@ -102,7 +102,7 @@ pub(crate) fn run<T: Element>(ctx: &Ctx<'_>, x: &Mat<T>, out: &AnyMat, accumulat
     let blocks = x.rows.div_ceil(BLOCK);
     let partials = ctx.scratch().take(blocks * x.cols);
     ctx.pool.run(blocks, &|block, _| {
-        // SAFETY: the rung is available; x is a checked view; each block writes its own partial row.
+        // SAFETY: the instruction set is available; x is a checked view; each block writes its own partial row.
         unsafe { dispatch(ctx.rung, Block(x, partials, block)) }
     });
     add_partials(ctx, partials, 0, blocks, out, accumulate);

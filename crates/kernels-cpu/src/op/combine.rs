@@ -1,5 +1,5 @@
 //! `out = alpha a + (beta factor) b`, each product and the sum rounded to f32; and `out = x / (slack norm + eps)` with the norm's
-//! square on the device. All rungs give the same bits. Cost: two reads (one) and one write.
+//! square on the device. All instruction sets give the same bits. Cost: two reads (one) and one write.
 #![allow(unsafe_code)] // rows by address
 
 use super::tiles::{Block, blocks};
@@ -40,7 +40,7 @@ pub(crate) fn run(ctx: &Ctx<'_>, op: &Combine) {
     let Some(beta) = beta(op, op.step.map(|s| ctx.f32(&s))) else { return };
     let (a, b, out) = (ctx.f32(&op.a), ctx.f32(&op.b), ctx.f32(&op.out));
     blocks(ctx, out.rows, out.cols, &|block| {
-        // SAFETY: the rung is available; operands are checked views; blocks are disjoint.
+        // SAFETY: the instruction set is available; operands are checked views; blocks are disjoint.
         unsafe { dispatch(ctx.rung, Sum(&a, op.alpha, &b, beta, &out, block)) }
     });
 }
@@ -84,7 +84,7 @@ pub(crate) fn divide_by_norm(ctx: &Ctx<'_>, op: &DivideByNorm) {
     let (x, out) = (ctx.f32(&op.x), ctx.f32(&op.out));
     let divisor = divisor(op, ctx.f32(&op.squares).get(0, 0));
     blocks(ctx, out.rows, out.cols, &|block| {
-        // SAFETY: the rung is available; operands are checked views; blocks are disjoint.
+        // SAFETY: the instruction set is available; operands are checked views; blocks are disjoint.
         unsafe { dispatch(ctx.rung, Quotient(&x, divisor, &out, block)) }
     });
 }

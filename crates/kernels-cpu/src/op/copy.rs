@@ -21,7 +21,7 @@ fn copy_block(arena: &Arena, op: &Copy, block: &Block) {
         for c in block.cols.clone().step_by(CHUNK) {
             let n = CHUNK.min(block.cols.end - c);
             // SAFETY: elements (r, c .. c + n) of two views that the launch found inside their float buffers; blocks
-            // are disjoint, so nobody else writes them.
+            // are disjoint, so no other thread writes them.
             unsafe {
                 load_row(op.src.dtype(), src, r * op.src.stride + c, &mut buffer[..n]);
                 store_row(op.dst.dtype(), dst, r * op.dst.stride + c, &buffer[..n]);
@@ -33,7 +33,7 @@ fn copy_block(arena: &Arena, op: &Copy, block: &Block) {
 /// Writes `row` to elements `first ..` of a buffer that starts at `base`.
 ///
 /// # Safety
-/// The elements must be mapped, of type `dtype`, and written by nobody else meanwhile.
+/// The elements must be mapped, of type `dtype`, and not written by another thread during the call.
 pub(crate) unsafe fn store_row(dtype: DType, base: *mut u8, first: usize, row: &[f32]) {
     // SAFETY: the caller vouches for the elements.
     unsafe {
@@ -62,7 +62,7 @@ pub(crate) unsafe fn store_row(dtype: DType, base: *mut u8, first: usize, row: &
 /// Reads elements `first ..` of a buffer that starts at `base` into `row`.
 ///
 /// # Safety
-/// The elements must be mapped, of type `dtype`, and written by nobody meanwhile.
+/// The elements must be mapped, of type `dtype`, and not written during the call.
 pub(crate) unsafe fn load_row(dtype: DType, base: *const u8, first: usize, row: &mut [f32]) {
     // SAFETY: the caller vouches for the elements.
     unsafe {

@@ -34,13 +34,13 @@ pub(crate) fn run(ctx: &Ctx<'_>, op: &Dot) {
     blocks(ctx, a.rows, a.cols, &|block| {
         let mut sum = 0.0;
         for r in block.rows.clone() {
-            // SAFETY: these columns lie inside row r of both operands, which are only read.
+            // SAFETY: these columns are inside row r of both operands, which are only read.
             let row = |x: &crate::operand::Mat| unsafe {
                 std::slice::from_raw_parts(x.row(r).add(block.cols.start), block.cols.len())
             };
             sum += dot(row(&a), row(&b));
         }
-        // SAFETY: each block has a place of its own in the workspace, whose start is aligned to a cache line.
+        // SAFETY: each block has an element of its own in the workspace, whose start is aligned to a cache line.
         unsafe { *partials.at(2 * block.number, 2).cast::<f64>() = sum };
     });
     // SAFETY: finished partial sums.

@@ -13,7 +13,7 @@ use crate::simd::{Kernel, Simd, dispatch, load_part, store_part};
 use bessemer_tensor::op::{Dropout, DropoutMask, Noise};
 use bessemer_tensor::rng::{RngKey, unit};
 
-/// A mask whose counters were read.
+/// A mask with the values of its counters.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Mask {
     p: f32,
@@ -43,8 +43,8 @@ pub(crate) fn factor(mask: &Mask, e: u64) -> f32 {
 /// Philox blocks computed side by side: as many as the widest vector has lanes.
 const SIDE: usize = 16;
 
-/// The Philox 4x32-10 blocks `first .. first + SIDE`, word by word. Words sit in the lower halves of 64-bit lanes, where
-/// the widening multiplication of every vector unit wants them; what gathers in the upper halves is never looked at.
+/// The Philox 4x32-10 blocks `first .. first + SIDE`, word by word. Words are in the lower halves of 64-bit lanes, where
+/// the widening multiplication of every vector unit reads them; the contents of the upper halves are ignored.
 #[inline(always)]
 #[allow(clippy::needless_range_loop)] // four arrays walked together: iterators would hide the lanes
 fn philox_blocks(mask: &Mask, first: u64) -> [[u64; SIDE]; 4] {
@@ -86,7 +86,7 @@ pub(crate) unsafe fn factors(mask: &Mask, e: u64, count: usize, out: *mut f32) {
     unsafe { of_uniform(mask, e, count, out, &|u| if u >= mask.p { kept } else { 0.0 }) };
 }
 
-/// Writes what `of` makes of the uniform numbers of elements `e .. e + count` to `out`.
+/// Writes `of` of the uniform numbers of elements `e .. e + count` to `out`.
 ///
 /// # Safety
 /// `out` holds `count` floats.
@@ -167,7 +167,7 @@ fn typed<T: Element>(ctx: &Ctx<'_>, op: &Dropout) {
     let (mask, global_cols) = (Mask::new(&op.mask, &ctx.u32(&op.mask.counters)), op.global_cols);
     blocks(ctx, x.rows, x.cols, &|block| {
         let masked = Masked { x: &x, out: &out, mask, noise: op.noise, global_cols, block };
-        // SAFETY: the rung is available; operands are checked views; blocks are disjoint.
+        // SAFETY: the instruction set is available; operands are checked views; blocks are disjoint.
         unsafe { dispatch(ctx.rung, masked) }
     });
 }

@@ -6,9 +6,9 @@
 //!
 //! `g(y) = min over d of k(d) + k(d) (y - 10^(d-7)) / (0.9 10^(d-6))`,
 //!
-//! because decades are lines with falling slopes, which meet at powers of ten. In a decade the code changes where g is integral. Between
-//! two decades it changes in the middle of their neighbouring values, which lies 0.2 above the meeting point: numbers up to 0.5 above a
-//! power of two are lowered by 0.2, and the code is the integral part everywhere. The value 1 stands alone above the last decade: a
+//! because decades are lines with falling slopes, which intersect at powers of ten. In a decade the code changes where g is integral.
+//! Between two decades it changes in the middle of their neighbouring values, which is 0.2 above the intersection: numbers up to 0.5 above a
+//! power of two are lowered by 0.2, and the code is the integral part everywhere. The value 1 is alone above the last decade: a
 //! steeper line, which is taken where it is larger, passes 0.2 above its number at its middle. A value that is exactly on a middle, or
 //! so near that rounding could decide, is found by [`DynamicCode::nearest`].
 //!
@@ -28,7 +28,7 @@ const MOST_SCALE: f32 = f32::from_bits((127 + 126) << 23);
 /// Bits of a number from 256 up to 512 below its integral part.
 const FRACTION_BITS: u32 = 15;
 
-/// What [`DynamicCode::values`] are replaced by where the scale is 0: all values are then +0.
+/// Replacement of [`DynamicCode::values`] where the scale is 0: all values are then +0.
 static ZEROS: [f32; 256] = [0.0; 256];
 
 /// The number of a magnitude as a function of it.
@@ -92,11 +92,11 @@ impl VectorCode {
         self.window as f32 / (1 << FRACTION_BITS) as f32
     }
 
-    /// For each value of four vectors a number from 256 up to 512: its code, and the fraction in which it lies between the middles
-    /// beside the code, plus [`Self::margin`].
+    /// Computes for each value of four vectors a number from 256 up to 512: its code, and its fractional position between the middles
+    /// on both sides of the code, plus [`Self::margin`].
     ///
     /// # Safety
-    /// As [`Simd`]. `inverse` is the reciprocal of the scale, whose magnitude is the largest of the block.
+    /// Same requirements as [`Simd`]. `inverse` is the reciprocal of the scale, whose magnitude is the largest of the block.
     #[inline(always)]
     unsafe fn numbers<S: Simd>(&self, x: [S::V; 4], inverse: S::V) -> [S::V; 4] {
         // Four vectors in lockstep: a chain of one vector alone leaves the processor idle.
@@ -121,7 +121,7 @@ impl VectorCode {
             }
             let (slope, intercept) = (S::splat(self.one.slope), S::splat(self.one.intercept));
             for j in 0..4 {
-                // Not of -1: there is no such value.
+                // Skips -1: there is no such value.
                 g[j] = S::max(g[j], S::fma(y[j], slope, intercept));
                 if !self.signed {
                     // Above the number of 0.
@@ -149,7 +149,7 @@ impl VectorCode {
     /// [`DynamicCode::encode`] of a whole block. `extremes` has seen all of its values.
     ///
     /// # Safety
-    /// As [`Simd`].
+    /// Same requirements as [`Simd`].
     #[inline(always)]
     pub(super) unsafe fn encode<S: Simd>(
         &self,
@@ -189,7 +189,7 @@ impl VectorCode {
         }
     }
 
-    /// Finds the codes of the values whose numbers have none of the bits `unsure` by the reference.
+    /// Recomputes by the reference the codes of the values whose numbers have none of the bits `unsure`.
     #[cold]
     fn decide(&self, numbers: &[f32; 64], unsure: u32, values: &[f32], scale: f32, codes: &mut [u8]) {
         for ((code, x), number) in codes.iter_mut().zip(values).zip(numbers) {
@@ -212,7 +212,7 @@ impl<S: Simd> Extremes<S> {
     /// Returns the extremes of no values.
     ///
     /// # Safety
-    /// As [`Simd`].
+    /// Same requirements as [`Simd`].
     #[inline(always)]
     pub(super) unsafe fn new() -> Extremes<S> {
         // SAFETY: register arithmetic only.
@@ -223,7 +223,7 @@ impl<S: Simd> Extremes<S> {
     /// Takes a vector of values in.
     ///
     /// # Safety
-    /// As [`Simd`].
+    /// Same requirements as [`Simd`].
     #[inline(always)]
     pub(super) unsafe fn see(&mut self, x: S::V) {
         // SAFETY: register arithmetic only.
@@ -238,7 +238,7 @@ impl<S: Simd> Extremes<S> {
     /// in the code of second moments none is negative.
     ///
     /// # Safety
-    /// As [`Simd`].
+    /// Same requirements as [`Simd`].
     #[inline(always)]
     unsafe fn scale(&self, signed: bool) -> Option<f32> {
         // SAFETY: register arithmetic only.

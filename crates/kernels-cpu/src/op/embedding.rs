@@ -37,7 +37,7 @@ impl Table {
         Table { rows, first, of }
     }
 
-    /// Where a row of the whole table is here.
+    /// Local index of a row of the whole table; `None` if the row is not in this part.
     #[inline(always)]
     fn find(&self, id: u32) -> Option<usize> {
         (id as usize).checked_sub(self.first).filter(|r| *r < self.rows.rows)
@@ -154,7 +154,7 @@ pub(crate) fn backward_workspace(op: &EmbeddingBackward) -> usize {
 struct Target<'a> {
     table: Table,
     ids: &'a [u32],
-    /// For a table of fewer bits than f32.
+    /// Order of the ids, for a table of fewer bits than f32.
     order: Option<&'a [u32]>,
 }
 
@@ -162,7 +162,7 @@ impl<'a> Target<'a> {
     fn new(table: Table, ids: &'a [u32], scratch: &mut Scratch) -> Target<'a> {
         let order = (table.rows.dtype != DType::F32).then(|| {
             let at = scratch.take(ids.len()).at(0, ids.len()).cast::<u32>();
-            // SAFETY: workspace of this launch, as many words as there are ids, that nobody else has.
+            // SAFETY: workspace of this launch, as many words as there are ids, that no other thread accesses.
             let order = unsafe { std::slice::from_raw_parts_mut(at, ids.len()) };
             order.iter_mut().zip(0..).for_each(|(to, n)| *to = n);
             order.sort_unstable_by_key(|n| (ids[*n as usize], *n));
@@ -174,7 +174,7 @@ impl<'a> Target<'a> {
     /// Adds a range of columns.
     ///
     /// # Safety
-    /// The rung is available; indices lie inside the table; nobody else writes these columns.
+    /// The instruction set is available; indices are inside the table; no other thread writes these columns.
     unsafe fn add<T: Element>(&self, rung: Rung, dout: &Mat<T>, first: usize) {
         let Target { table, ids, order } = *self;
         // SAFETY: by contract.
@@ -202,7 +202,7 @@ fn typed_forward<T: Element>(ctx: &Ctx<'_>, op: &Embedding) -> Result<(), Tensor
     let learned = learned.map(|(t, p)| (t, p.0));
     ctx.pool.run(out.rows.div_ceil(ROWS), &|tile, _| {
         let k = LookUp { table, ids: ids.0, learned, out: &out, first: tile * ROWS };
-        // SAFETY: the rung is available; operands are checked views, indices lie inside the tables.
+        // SAFETY: the instruction set is available; operands are checked views, indices are inside the tables.
         unsafe { dispatch(ctx.rung, k) }
     });
     Ok(())
@@ -226,7 +226,7 @@ fn typed_backward<T: Element>(ctx: &Ctx<'_>, op: &EmbeddingBackward) -> Result<(
     let learned = learned.map(|(table, positions)| Target::new(table, positions.0, &mut scratch));
     ctx.pool.run(dout.cols.div_ceil(COLUMNS), &|tile, _| {
         for target in std::iter::once(&tokens).chain(&learned) {
-            // SAFETY: the rung is available; operands are checked views, indices lie inside the tables; tiles are disjoint
+            // SAFETY: the instruction set is available; operands are checked views, indices are inside the tables; tiles are disjoint
             // ranges of columns.
             unsafe { target.add(ctx.rung, &dout, tile * COLUMNS) };
         }

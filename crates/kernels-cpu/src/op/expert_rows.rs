@@ -163,7 +163,7 @@ pub(crate) fn dispatch_rows(ctx: &Ctx<'_>, op: &Dispatch) -> Result<(), TensorEr
         let (x, out) = (ctx.mat::<T>(&op.x), ctx.mat::<T>(&op.out));
         blocks(ctx, out.rows, out.cols, &|block| {
             let gather = Gather { x: &x, sources: sources.0, choices: op.choices, out: &out, block };
-            // SAFETY: the rung is available; operands are checked views; blocks are disjoint.
+            // SAFETY: the instruction set is available; operands are checked views; blocks are disjoint.
             unsafe { dispatch(ctx.rung, gather) }
         });
     });
@@ -272,7 +272,7 @@ pub(crate) fn dispatch_backward(ctx: &Ctx<'_>, op: &DispatchBackward) -> Result<
         let (x, out) = (ctx.mat::<T>(&op.dout), ctx.mat::<T>(&op.dx));
         blocks(ctx, out.rows, out.cols, &|block| {
             let sum = Sum { x: &x, rows: &rows, weights: None, out: &out, accumulate: op.accumulate, block };
-            // SAFETY: the rung is available; operands are checked views; blocks are disjoint.
+            // SAFETY: the instruction set is available; operands are checked views; blocks are disjoint.
             unsafe { dispatch(ctx.rung, sum) }
         });
     });
@@ -288,7 +288,7 @@ pub(crate) fn combine(ctx: &Ctx<'_>, op: &CombineRows) -> Result<(), TensorError
         blocks(ctx, out.rows, out.cols, &|block| {
             let weights = Some(&weights);
             let sum = Sum { x: &x, rows: &rows, weights, out: &out, accumulate: false, block };
-            // SAFETY: the rung is available; operands are checked views; blocks are disjoint.
+            // SAFETY: the instruction set is available; operands are checked views; blocks are disjoint.
             unsafe { dispatch(ctx.rung, sum) }
         });
     });
@@ -396,7 +396,7 @@ pub(crate) fn combine_backward(ctx: &Ctx<'_>, op: &CombineRowsBackward) -> Resul
                 dweights: &dweights,
                 rows: tile * ROWS..x.rows.min((tile + 1) * ROWS),
             };
-            // SAFETY: the rung is available; tiles are disjoint rows, and a row is that of one choice.
+            // SAFETY: the instruction set is available; tiles are disjoint rows, and a row is that of one choice.
             unsafe { dispatch(ctx.rung, spread) }
         });
     });

@@ -81,7 +81,7 @@ fn typed_forward<T: Element>(ctx: &Ctx<'_>, op: &Gated, rows: Range<usize>) {
     let of = |view: &View| ctx.mat::<T>(&view.rows(rows.start, rows.len()));
     let (gate, up, out) = (of(&op.gate), of(&op.up), of(&op.out));
     blocks(ctx, rows.len(), out.cols, &|block| {
-        // SAFETY: the rung is available; operands are checked views; blocks are disjoint.
+        // SAFETY: the instruction set is available; operands are checked views; blocks are disjoint.
         unsafe { dispatch(ctx.rung, Forward(op.kind, [&gate, &up, &out], block)) }
     });
 }

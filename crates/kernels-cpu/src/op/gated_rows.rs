@@ -21,7 +21,7 @@ unsafe fn sigmoid<S: Simd>(x: f32) -> S::V {
     unsafe { S::div(S::splat(1.0), S::add(S::splat(1.0), exp::<S>(S::splat(-x)))) }
 }
 
-/// What the sigmoid is taken of: of two gates their difference, as `softmax([a, b])[1] = sigmoid(b - a)`.
+/// Argument of the sigmoid: with two gates their difference, as `softmax([a, b])[1] = sigmoid(b - a)`.
 fn exponent(gates: &Mat, row: usize) -> f32 {
     if gates.cols == 1 { gates.get(row, 0) } else { gates.get(row, 1) - gates.get(row, 0) }
 }
@@ -65,7 +65,7 @@ pub(crate) fn forward(ctx: &Ctx<'_>, op: &AddGatedRows) {
         let (x, y, out) = (ctx.mat::<T>(&op.x), ctx.mat::<T>(&op.y), ctx.mat::<T>(&op.out));
         blocks(ctx, out.rows, out.cols, &|block| {
             let add = Forward { x: &x, y: &y, gates: &gates, out: &out, block };
-            // SAFETY: the rung is available; operands are checked views; blocks are disjoint.
+            // SAFETY: the instruction set is available; operands are checked views; blocks are disjoint.
             unsafe { dispatch(ctx.rung, add) }
         });
     });
@@ -134,7 +134,7 @@ pub(crate) fn backward(ctx: &Ctx<'_>, op: &AddGatedRowsBackward) {
             let rows = tile * ROWS..y.rows.min((tile + 1) * ROWS);
             let mixed = mixed.as_ref();
             let spread = Backward { dout: &dout, y: &y, gates: &gates, mixed, dy: &dy, dgates: &dgates, rows };
-            // SAFETY: the rung is available; tiles are disjoint rows.
+            // SAFETY: the instruction set is available; tiles are disjoint rows.
             unsafe { dispatch(ctx.rung, spread) }
         });
     });

@@ -91,7 +91,7 @@ pub(super) fn product(
     gemm::run(ctx, &Gemm { k, a, b, epilogue }, padded(skip) + padded(m * n));
     let out = out.typed::<f16>();
     blocks(ctx, m, n, &|block| {
-        // SAFETY: the rung is available; the gradient is a checked view; blocks are disjoint.
+        // SAFETY: the instruction set is available; the gradient is a checked view; blocks are disjoint.
         unsafe { dispatch(ctx.rung, Round { sums: &sums, out: &out, accumulate, block }) }
     });
 }

@@ -1,9 +1,9 @@
-//! Products of groups of rows, each with a matrix of its own. All groups are cut into blocks, which threads take in turn; a block is
-//! a product that one thread computes with panels of its own. An element is a sum in the order of k with an engine that is chosen
+//! Products of groups of rows, each with a matrix of its own. All groups are cut into blocks, which free threads take one after another; a
+//! block is a product that one thread computes with panels of its own. An element is a sum in the order of k with an engine that is chosen
 //! by the whole product, so its bits depend on no number of rows, blocks or threads.
 //!
-//! Cost: 2 R I O operations. Each block packs its columns of the matrix once, and reads those that it packs next while it computes:
-//! of few rows the time is that of reading the matrices.
+//! Cost: 2 R I O operations. Each block packs its columns of the matrix once, and prefetches those that it packs next while it computes:
+//! with few rows the time is that of reading the matrices.
 #![allow(unsafe_code)] // first blocks of groups in the workspace
 
 use super::gradient;
@@ -27,7 +27,7 @@ const PACKED: usize = 4 << 20;
 /// Whole register tiles and panels of every engine: rows, and columns.
 const UNIT: (usize, usize) = (96, 64);
 
-/// Rows of each group, and how many matrices they take in turn.
+/// Rows of each group, and the number of matrices that the groups use cyclically.
 #[derive(Clone, Copy)]
 struct Groups<'a> {
     offsets: &'a [u32],
@@ -153,7 +153,7 @@ fn blocks(
     let mut scratch = ctx.scratch();
     let first = scratch.take(groups + 1);
     let own = scratch.take(ctx.pool.threads() * of_thread);
-    // SAFETY: workspace of this launch, which nobody else writes.
+    // SAFETY: workspace of this launch, which no other thread writes.
     let first = unsafe { std::slice::from_raw_parts_mut(first.at(0, groups + 1).cast::<u32>(), groups + 1) };
     let all: usize = (0..groups).map(dims).map(|Dims { m, n, k }| m * n * k).sum();
     let share = all.div_ceil(BLOCKS * ctx.pool.threads());

@@ -26,7 +26,7 @@ fn forward_shape(op: &Linear) -> Shape {
     }
 }
 
-/// Whether [`skinny`] makes the product: always where rows must not depend on their number, as its do not.
+/// Whether [`skinny`] makes the product: always where rows must not depend on their number, since those of [`skinny`] do not.
 fn is_skinny(op: &Linear) -> bool {
     op.rowwise || op.x.rows <= skinny::MAX_ROWS
 }

@@ -1,5 +1,5 @@
 //! One Lion update (Chen et al. 2023), every operation rounded to f32 in this order: `g = factor grad;
-//! p = p (1 - lr weight_decay); p = p - lr sign(b1 m + (1-b1) g); m = b2 m + (1-b2) g`. All rungs give the same bits.
+//! p = p (1 - lr weight_decay); p = p - lr sign(b1 m + (1-b1) g); m = b2 m + (1-b2) g`. All instruction sets give the same bits.
 //! Cost: three reads and two writes of 4 bytes an element.
 #![allow(unsafe_code)] // rows by address
 
@@ -52,7 +52,7 @@ pub(crate) fn run(ctx: &Ctx<'_>, op: &Lion) {
     let (param, grad, m) = (ctx.f32(&op.param), ctx.any(&op.grad), ctx.f32(&op.m));
     blocks(ctx, param.rows, param.cols, &|block| {
         let update = Update { op, step, param: &param, grad: &grad, m: &m, block };
-        // SAFETY: the rung is available; operands are checked views; blocks are disjoint.
+        // SAFETY: the instruction set is available; operands are checked views; blocks are disjoint.
         unsafe { dispatch(ctx.rung, update) }
     });
 }

@@ -1,8 +1,8 @@
 //! Output projection and softmax cross-entropy in one: `loss[n] = lse_v(z[n,v]) - z[n, target]`, `z = x W^T`, and with
-//! p = softmax(z): `dz = factor (p (1 + 2 z_loss lse) - onehot(target))`, `dx = dz W`, `dW (+)= dz^T x`. What multiplies p is
+//! p = softmax(z): `dz = factor (p (1 + 2 z_loss lse) - onehot(target))`, `dx = dz W`, `dW (+)= dz^T x`. The factor of p is
 //! the gradient of `loss + z_loss lse^2` (Chowdhery et al. 2022, PaLM, section 5).
 //!
-//! With a teacher, its divergence and gradient besides (`teacher.rs`).
+//! With a teacher, also its divergence and the gradient of that (`teacher.rs`).
 //!
 //! Rows whose target is [`IGNORED`] have loss 0 and gradient 0. Logits live only for a chunk of rows at a time. The idea
 //! of making both gradients from the chunk while it is at hand is that of Hsu et al., "Liger Kernel", 2024.
@@ -22,7 +22,7 @@ use bessemer_tensor::TensorError;
 use bessemer_tensor::op::{IGNORED, LinearCrossEntropy, LossBackward};
 use bessemer_units::DType;
 
-/// Floats of logits of a chunk at most, for activations of 4 bytes and of 2: those take less memory beside the logits, and
+/// Floats of logits of a chunk at most, for activations of 4 bytes and of 2: those leave more memory for the logits, and
 /// their products are so fast that packing the weights for each chunk counts. In f32 with AVX2, 1,024 rows and 50,257 tokens,
 /// three chunks instead of two cost 2 % of the time, four 7 %.
 const LOGITS: [usize; 2] = [32 << 20, 64 << 20];
@@ -65,13 +65,13 @@ pub(crate) fn workspace(machine: Machine, op: &LinearCrossEntropy) -> usize {
     padded(rows * v) + logits + products.max(of_teacher)
 }
 
-/// Losses of some rows of logits, which become their gradients if asked.
+/// Losses of some rows of logits, which become their gradients if requested.
 struct Softmax<'a> {
     logits: &'a Mat,
     targets: &'a [u32],
     /// Losses of the chunk's rows.
     loss: *mut f32,
-    /// Their log-sum-exp, if asked.
+    /// Their log-sum-exp, if requested.
     lse: Option<*mut f32>,
     /// Factors on the gradients of the chunk's rows, and weight of the z-loss.
     backward: Option<(*const f32, f32)>,
@@ -167,11 +167,11 @@ fn typed<T: Element>(ctx: &Ctx<'_>, op: &LinearCrossEntropy) -> Result<(), Tenso
         let count = rows.min(op.x.rows - first);
         let chunk = |view: &bessemer_tensor::View| ctx.mat::<T>(&view.rows(first, count));
         let x = chunk(&op.x);
-        // SAFETY: the chunk of logits lies in this launch's workspace.
+        // SAFETY: the chunk of logits is in this launch's workspace.
         let z: Mat = unsafe { Mat::new(logits.at(0, count * w.rows), count, w.rows, w.rows) };
         let epilogue = Epilogue::store(z, false);
         gemm::run(ctx, &Gemm { k: x.cols, a: Factor::rows(&x), b: Factor::rows(w), epilogue }, skip);
-        // Without a teacher all rows at once.
+        // Without a teacher, takes all rows at once.
         let piece = if teacher.is_some() { piece_rows(rows) } else { count };
         for skipped in (0..count).step_by(piece) {
             let (first, count) = (first + skipped, piece.min(count - skipped));
@@ -183,7 +183,7 @@ fn typed<T: Element>(ctx: &Ctx<'_>, op: &LinearCrossEntropy) -> Result<(), Tenso
                 let rows = [tile * ROWS, ROWS];
                 let backward = (backward.as_ref())
                     .map(|(factors, z)| (factors.row(0).wrapping_add(first).cast_const(), *z));
-                // SAFETY: the rung is available; tiles are disjoint rows of logits, losses and divergences.
+                // SAFETY: the instruction set is available; tiles are disjoint rows of logits, losses and divergences.
                 unsafe {
                     if let Some((teacher, t)) = &distilling {
                         let factors = backward.map(|(factors, _)| factors);

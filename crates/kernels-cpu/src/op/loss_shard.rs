@@ -4,7 +4,7 @@
 //! - with the lse and hit of all rows together: `loss[n] = lse - hit`,
 //!   `dz = factor (exp(z - lse) (1 + 2 z_loss lse) - onehot(target))`, `dx = dz W` (a term of a sum), `dW (+)= dz^T x`.
 //!
-//! As in `loss.rs`, ignored targets have nothing but zeros, and logits live only for a chunk of rows.
+//! Ignored targets, as in `loss.rs`, have zeros only, and logits live only for a chunk of rows.
 //! Cost: 2 N D V operations for the sums, 6 N D V for the gradients.
 #![allow(unsafe_code)] // rows by address
 
@@ -71,7 +71,7 @@ fn chunks<T: Element>(ctx: &Ctx<'_>, x: &View, w: &AnyMat, each: &mut dyn FnMut(
     for first in (0..x.rows).step_by(rows) {
         let count = rows.min(x.rows - first);
         let x = ctx.mat::<T>(&x.rows(first, count));
-        // SAFETY: the chunk of logits lies in this launch's workspace.
+        // SAFETY: the chunk of logits is in this launch's workspace.
         let z: Mat = unsafe { Mat::new(logits.at(0, count * w.rows), count, w.rows, w.rows) };
         let epilogue = Epilogue::store(z, false);
         gemm::run(ctx, &Gemm { k: x.cols, a: Factor::rows(&x), b: Factor::rows(w), epilogue }, skip);
@@ -82,7 +82,7 @@ fn chunks<T: Element>(ctx: &Ctx<'_>, x: &View, w: &AnyMat, each: &mut dyn FnMut(
 /// Log-sum-exp and target logit of some rows of logits.
 struct Sums<'a> {
     logits: &'a Mat,
-    /// Of the chunk's rows, as the next two.
+    /// Targets of the chunk's rows, as the next two fields.
     targets: &'a [u32],
     lse: *mut f32,
     hit: *mut f32,
@@ -140,7 +140,7 @@ impl Kernel for Sums<'_> {
 /// Some rows of logits become their gradients.
 struct Gradients<'a> {
     logits: &'a Mat,
-    /// Of the chunk's rows, as the next.
+    /// Targets of the chunk's rows, as the next field.
     targets: &'a [u32],
     lse: *const f32,
     /// Row of the whole projection that column 0 belongs to.
@@ -194,7 +194,7 @@ fn typed_sums<T: Element>(ctx: &Ctx<'_>, op: &LogitSums, targets: &[u32]) {
         ctx.pool.run(z.rows.div_ceil(ROWS), &|tile, _| {
             let [lse, hit] = [&lse, &hit].map(|m| m.row(0).wrapping_add(first));
             let sums = Sums { logits: &z, targets, lse, hit, tensor_shard: op.tensor_shard.first, tile };
-            // SAFETY: the rung is available; tiles are disjoint rows.
+            // SAFETY: the instruction set is available; tiles are disjoint rows.
             unsafe { dispatch(ctx.rung, sums) }
         });
     });
@@ -210,7 +210,7 @@ pub(crate) fn loss(ctx: &Ctx<'_>, op: &LinearCrossEntropyShard) -> Result<(), Te
     Ok(())
 }
 
-/// The losses, and the log-sum-exps if asked: a few operations a row.
+/// Computes the losses, and the log-sum-exps if requested: a few operations a row.
 fn losses(arena: &Arena, op: &LinearCrossEntropyShard, targets: &[u32]) {
     let (lse, hit, loss) = (arena.f32(&op.lse), arena.f32(&op.target_logit), arena.f32(&op.loss));
     let scored_lse = op.scored_lse.map(|lse| arena.f32(&lse));
@@ -242,7 +242,7 @@ fn typed_gradients<T: Element>(
                 z_loss,
                 tile,
             };
-            // SAFETY: the rung is available; tiles are disjoint rows.
+            // SAFETY: the instruction set is available; tiles are disjoint rows.
             unsafe { dispatch(ctx.rung, gradients) }
         });
         let epilogue = Epilogue::store(ctx.mat::<T>(&b.dx.rows(first, z.rows)), false);

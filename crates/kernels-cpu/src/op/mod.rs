@@ -1,4 +1,4 @@
-//! The operators: one a file, reference and faster rungs together.
+//! The operators: one a file, the reference and its faster variants together.
 
 pub(crate) mod activation;
 mod adafactor;

@@ -23,9 +23,9 @@ use bessemer_tensor::op::{Norm, NormBackward, NormBackwardOfSums, NormKind, Norm
 /// Sums over all columns of the rows.
 #[derive(Clone, Copy)]
 struct Given<V> {
-    /// Of the values; LayerNorm only.
+    /// Sums of the values; LayerNorm only.
     sums: Option<V>,
-    /// Of the squares of the distances from the mean.
+    /// Sums of the squares of the distances from the mean.
     squares: V,
 }
 
@@ -163,7 +163,7 @@ fn typed_forward<T: Element>(ctx: &Ctx<'_>, op: &Normalisation) {
             rstd: &rstd,
             tile,
         };
-        // SAFETY: the rung is available; operands are checked views; tiles are disjoint rows.
+        // SAFETY: the instruction set is available; operands are checked views; tiles are disjoint rows.
         unsafe { dispatch(ctx.rung, k) }
     });
 }
@@ -256,7 +256,7 @@ fn typed_backward<T: Element>(ctx: &Ctx<'_>, op: &NormGradients) {
             tiles,
             tile,
         };
-        // SAFETY: the rung is available; operands are checked views; tiles are disjoint rows.
+        // SAFETY: the instruction set is available; operands are checked views; tiles are disjoint rows.
         unsafe { dispatch(ctx.rung, k) }
     });
     add_partials(ctx, all, 0, tiles, &ctx.any(&norm.dweight), norm.accumulate);

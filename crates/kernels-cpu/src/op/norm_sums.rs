@@ -1,4 +1,4 @@
-//! Sums over the columns of each row that are here, for a normalisation whose rows lie on several ranks: `sum x`, `sum (x - mean)^2`, and in
+//! Sums over the local columns of each row, for a normalisation whose rows are split over several ranks: `sum x`, `sum (x - mean)^2`, and in
 //! the backward pass `sum g` and `sum g xhat`; g and xhat as in [`super::norm`], which makes the same sums of whole rows.
 //!
 //! Cost: one read of each operand.
@@ -39,7 +39,7 @@ pub(super) unsafe fn sum_of_values<S: Simd, T: Element>(from: *const T, d: usize
 /// The sum of the squares of a row's distances from a mean.
 ///
 /// # Safety
-/// As [`sum_of_values`].
+/// Same requirements as [`sum_of_values`].
 #[inline(always)]
 pub(super) unsafe fn sum_of_squares<S: Simd, T: Element>(from: *const T, d: usize, mean: f32) -> f32 {
     // SAFETY: by contract. Whole vectors first: past the end an element is not the mean.
@@ -93,7 +93,7 @@ pub(crate) fn row_sums(ctx: &Ctx<'_>, op: &RowSums) {
         let (x, out, about) = (ctx.mat::<T>(&op.x), ctx.f32(&op.out), op.about.map(|a| ctx.f32(&a)));
         ctx.pool.run(x.rows.div_ceil(ROWS), &|tile, _| {
             let k = Sums { term: op.term, x: &x, about: about.as_ref(), width: op.width, out: &out, tile };
-            // SAFETY: the rung is available; operands are checked views; tiles are disjoint rows.
+            // SAFETY: the instruction set is available; operands are checked views; tiles are disjoint rows.
             unsafe { dispatch(ctx.rung, k) }
         });
     });
@@ -171,7 +171,7 @@ pub(crate) fn gradient_sums(ctx: &Ctx<'_>, op: &NormGradientSums) {
         ctx.pool.run(x.rows.div_ceil(ROWS), &|tile, _| {
             let k =
                 GradientSums { layer, x: &x, weight, mean, rstd: &rstd, dout: &dout, sums: &sums, tile };
-            // SAFETY: the rung is available; operands are checked views; tiles are disjoint rows.
+            // SAFETY: the instruction set is available; operands are checked views; tiles are disjoint rows.
             unsafe { dispatch(ctx.rung, k) }
         });
     });

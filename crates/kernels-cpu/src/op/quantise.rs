@@ -1,8 +1,8 @@
 //! Activations and gradients as integers of 8 bits by blocks of a row: `s = max |x| / 127; code = round(x 127 / max |x|) + 128`, ties to
 //! even, and back: `x = (code - 128) s`, or `x += (code - 128) s`, rounded twice in f32. With `keep_sign` a value that would be rounded to 0
-//! becomes s or -s. Not differentiated: a backward pass reads what comes back in place of what was stored.
+//! becomes s or -s. Not differentiated: a backward pass reads the decoded values in place of the original ones.
 //!
-//! Multiplication and addition are exactly rounded and the maximum is one of integers, so all rungs give the same bits. Cost: two
+//! Multiplication and addition are exactly rounded and the maximum is one of integers, so all instruction sets give the same bits. Cost: two
 //! reads of a block that stays in the cache, and one write of a quarter of its bytes.
 #![allow(unsafe_code)] // rows by address
 
@@ -47,7 +47,7 @@ struct Quantising<'a, T> {
 fn scale(largest: f32) -> (f32, f32) {
     match largest < LEAST_SCALE {
         true => (0.0, 0.0),
-        // Of what is not finite nothing but that is kept.
+        // A block with a non-finite value keeps only that fact: it decodes to NaN.
         false if !largest.is_finite() => (f32::NAN, 0.0),
         false => (largest / 127.0, 127.0 / largest),
     }
@@ -111,7 +111,7 @@ impl<T: Element> Kernel for Dequantising<'_, T> {
         for r in rows {
             for b in 0..scales.cols {
                 let scale = scales.get(r, b);
-                // SAFETY: columns of block b of row r; nobody writes codes in this operator.
+                // SAFETY: columns of block b of row r; no thread writes codes in this operator.
                 let from = unsafe { codes.slice(r, b * width, width) };
                 for (x, code) in values.iter_mut().zip(&*from) {
                     *x = (i32::from(*code) - i32::from(ZERO)) as f32 * scale;
@@ -136,7 +136,7 @@ pub(crate) fn quantise(ctx: &Ctx<'_>, op: &Quantise) {
     with_parameter!(op.src.dtype(), T => {
         let (src, codes, scales) = (&ctx.mat::<T>(&op.src), &ctx.arena.codes(&op.codes), &ctx.f32(&op.scales));
         by_rows(ctx, src.rows, src.cols, &|rows| {
-            // SAFETY: the rung is available; operands are checked views; tasks have rows of their own.
+            // SAFETY: the instruction set is available; operands are checked views; tasks have rows of their own.
             unsafe { dispatch(ctx.rung, Quantising { src, codes, scales, rows, keep_sign: op.keep_sign }) }
         });
     });

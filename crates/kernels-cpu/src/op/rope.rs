@@ -57,8 +57,8 @@ impl<T: Element> Kernel for Rotate<'_, T> {
     }
 }
 
-/// Sine and cosine of an angle below 2^31 quarter turns, in a form that compilers turn into vectors: the quarter turns are
-/// taken off in f64 (Cody & Waite), the rest of at most pi/4 goes through Taylor polynomials in f64, whose error there
+/// Sine and cosine of an angle below 2^31 quarter turns, in a form that compilers vectorise: the quarter turns are
+/// subtracted in f64 (Cody & Waite), the rest of at most pi/4 goes through Taylor polynomials in f64, whose error there
 /// is below 1e-9, and the quadrant swaps and signs them.
 #[inline(always)]
 fn sin_cos(angle: f64) -> (f32, f32) {
@@ -112,7 +112,7 @@ fn typed<T: Element>(ctx: &Ctx<'_>, op: &Rope) {
             table: tables.at(worker * padded(e), padded(e)),
             tile,
         };
-        // SAFETY: the rung is available; x is a checked view; tiles are disjoint rows; tables belong to workers.
+        // SAFETY: the instruction set is available; x is a checked view; tiles are disjoint rows; tables belong to workers.
         unsafe { dispatch(ctx.rung, rotate) }
     });
 }

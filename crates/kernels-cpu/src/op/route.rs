@@ -157,7 +157,7 @@ pub(crate) fn run(ctx: &Ctx<'_>, op: &Route) {
     let (experts, lse) = (ctx.arena.index_mat(&op.experts), op.lse.map(|lse| ctx.f32(&lse)));
     let (bias, preferred) = (op.bias.map(|b| ctx.f32(&b)), op.preferred.map(|p| ctx.arena.index_mat(&p)));
     let gate = op.gate;
-    // Of softmax scores alone the logits have the order, without ties that rounding makes.
+    // With softmax scores alone the logits have the same order, without ties that rounding makes.
     let by_logits = gate.score == Score::Softmax && bias.is_none() && gate.groups == gate.kept;
     let (count, all) = (logits.cols, u64::MAX);
     blocks(ctx, logits.rows, logits.cols, &|block| {
@@ -172,7 +172,7 @@ pub(crate) fn run(ctx: &Ctx<'_>, op: &Route) {
             tokens: block.rows.clone(),
         };
         let sigmoids = Sigmoid { logits: &logits, scores: &probabilities, tokens: block.rows.clone() };
-        // SAFETY: the rung is available; operands are checked views; blocks are disjoint.
+        // SAFETY: the instruction set is available; operands are checked views; blocks are disjoint.
         unsafe {
             match gate.score {
                 Score::Softmax => dispatch(ctx.rung, softmax),

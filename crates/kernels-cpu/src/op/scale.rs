@@ -36,7 +36,7 @@ pub(crate) fn run(ctx: &Ctx<'_>, op: &Scale) {
 fn typed<T: Element>(ctx: &Ctx<'_>, op: &Scale) {
     let (x, out) = (ctx.mat::<T>(&op.x), ctx.mat::<T>(&op.out));
     blocks(ctx, out.rows, out.cols, &|block| {
-        // SAFETY: the rung is available; operands are checked views; blocks are disjoint.
+        // SAFETY: the instruction set is available; operands are checked views; blocks are disjoint.
         unsafe { dispatch(ctx.rung, Scaled([&x, &out], op.factor, block)) }
     });
 }

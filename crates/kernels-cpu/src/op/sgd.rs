@@ -1,6 +1,6 @@
 //! Stochastic gradient descent, every operation rounded to f32 in this order: `g = (factor scale) grad;
 //! p = p (1 - lr weight_decay); m = momentum m + g; p = p - lr m`, with `nesterov` `p = p - lr (g + momentum m)`, without
-//! m `p = p - lr g`. All rungs give the same bits. Cost: three reads and two writes of 4 bytes an element.
+//! m `p = p - lr g`. All instruction sets give the same bits. Cost: three reads and two writes of 4 bytes an element.
 #![allow(unsafe_code)] // rows by address
 
 use super::tiles::{Block, blocks};
@@ -54,7 +54,7 @@ pub(crate) fn run(ctx: &Ctx<'_>, op: &Sgd) {
     let (param, grad, m) = (ctx.f32(&op.param), ctx.any(&op.grad), op.m.map(|m| ctx.f32(&m)));
     blocks(ctx, param.rows, param.cols, &|block| {
         let update = Update { op, step, param: &param, grad: &grad, m: m.as_ref(), block };
-        // SAFETY: the rung is available; operands are checked views; blocks are disjoint.
+        // SAFETY: the instruction set is available; operands are checked views; blocks are disjoint.
         unsafe { dispatch(ctx.rung, update) }
     });
 }

@@ -56,7 +56,7 @@ pub(crate) fn choose(arena: &Arena, op: &ChooseShadows) -> Result<(), TensorErro
     Ok(())
 }
 
-/// Errors unless slots have ascending experts below `experts`, and none behind them.
+/// Errors unless slots have ascending experts below `experts`, and no expert follows an empty slot.
 pub(crate) fn check_slots(op: &'static str, slots: &IndexMat, experts: usize) -> Result<(), TensorError> {
     let mut least = 0;
     for at in 0..slots.cols {
@@ -133,7 +133,7 @@ pub(crate) fn add(ctx: &Ctx<'_>, op: &AddShadowGradients) -> Result<(), TensorEr
         blocks(ctx, rows, dweight.cols, &|block| {
             let to = &|row| own.row(&slots, row, outputs);
             let add = Add { terms: &terms, devices: op.devices(), rows, to, dweight: &dweight, block };
-            // SAFETY: the rung is available; operands are checked views; blocks are disjoint, and so are the rows of different shadows.
+            // SAFETY: the instruction set is available; operands are checked views; blocks are disjoint, and so are the rows of different shadows.
             unsafe { dispatch(ctx.rung, add) }
         });
     });

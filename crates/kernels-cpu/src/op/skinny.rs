@@ -51,7 +51,7 @@ impl<T: Element, W: Element> Kernel for Outputs<'_, T, W> {
                 }
             }
             for (i, y) in y.iter().enumerate().take(x.rows - n) {
-                // SAFETY: row n + i and columns first .. first + count lie inside the matrices of the epilogue.
+                // SAFETY: row n + i and columns first .. first + count are inside the matrices of the epilogue.
                 unsafe { finish_row::<S, T>(epilogue, y.as_ptr(), n + i, first, count) };
             }
         }
@@ -111,7 +111,7 @@ pub(crate) fn run<T: Element, W: Element>(ctx: &Ctx<'_>, x: &Mat<T>, w: &Mat<W>,
     ctx.pool.run(w.rows.div_ceil(TILE), &|tile, _| {
         let first = tile * TILE;
         let k = Outputs { x, w, epilogue, first, count: TILE.min(w.rows - first) };
-        // SAFETY: the rung is available; operands are checked views; tiles write disjoint columns.
+        // SAFETY: the instruction set is available; operands are checked views; tiles write disjoint columns.
         unsafe { dispatch(ctx.rung, k) }
     });
 }

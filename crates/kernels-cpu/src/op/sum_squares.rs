@@ -52,7 +52,7 @@ fn typed<T: Element>(ctx: &Ctx<'_>, op: &SumSquares) {
     let partials = ctx.scratch().take(2 * count);
     blocks(ctx, x.rows, x.cols, &|block| {
         let at = partials.at(2 * block.number, 2).cast::<f64>();
-        // SAFETY: the rung is available; x is a checked view; each block has a place of its own in the workspace,
+        // SAFETY: the instruction set is available; x is a checked view; each block has an element of its own in the workspace,
         // whose start is aligned to a cache line.
         unsafe { *at = dispatch(ctx.rung, Squares(&x, block)) };
     });

@@ -2,7 +2,7 @@
 //! `divergence = tau^2 KL(softmax(w) || softmax(u)) = tau^2 (sum_v q (w - u) + lse(u) - lse(w))` with q = softmax(w), and
 //! `dz += factor weight tau (softmax(u) - q)`.
 //!
-//! The teacher's logits live only for some rows of a chunk, and become what is added to the student's gradients.
+//! The teacher's logits live only for some rows of a chunk, and are replaced by the addend of the student's gradients.
 //! Cost: 2 N D' V operations for a teacher of width D'.
 #![allow(unsafe_code)] // rows by address
 
@@ -18,7 +18,7 @@ use bessemer_units::DType;
 /// Rows of the teacher's logits that are made at a time: a quarter of the largest chunk of the student's.
 const TEACHER_ROWS: usize = 256;
 
-/// Rows at a time of a chunk of `rows`.
+/// Rows of a chunk of `rows` that are processed at a time.
 pub(super) fn piece_rows(rows: usize) -> usize {
     rows.min(TEACHER_ROWS)
 }
@@ -36,7 +36,7 @@ pub(super) fn workspace(machine: Machine, op: &LinearCrossEntropy, chunks: [usiz
     (padded(piece_rows(chunks[0]) * v), products)
 }
 
-/// A teacher whose divergence counts.
+/// A teacher whose divergence has a weight.
 pub(super) struct Distilling<'a> {
     op: &'a Teacher,
     weight: AnyMat,
@@ -62,7 +62,7 @@ impl<'a> Distilling<'a> {
     pub(super) fn logits(&self, ctx: &Ctx<'_>, first: usize, count: usize, skip: usize) -> Mat {
         let v = self.weight.rows;
         let x = ctx.f32(&self.op.x.rows(first, count));
-        // SAFETY: the logits lie in this launch's workspace.
+        // SAFETY: the logits are in this launch's workspace.
         let t: Mat = unsafe { Mat::new(self.logits.at(0, count * v), count, v, v) };
         let epilogue = Epilogue::store(t, false);
         gemm::run(
@@ -73,7 +73,7 @@ impl<'a> Distilling<'a> {
         t
     }
 
-    /// The divergences of rows from `first` on, whose logits these are; `factors`: on the gradients of these rows, if there are any.
+    /// Computes the divergences of rows from `first` on, whose logits these are; `factors`: of the gradients of these rows, if there are any.
     pub(super) fn divergence<'b>(
         &self,
         (first, targets): (usize, &'b [u32]),
@@ -93,7 +93,7 @@ impl<'a> Distilling<'a> {
     }
 }
 
-/// Divergences of some rows. The teacher's logits become the gradient that is added to the student's, if asked.
+/// Divergences of some rows. The teacher's logits become the addend of the student's gradient, if requested.
 pub(super) struct Divergence<'a> {
     student: &'a Mat,
     teacher: &'a Mat,
@@ -146,7 +146,7 @@ impl Kernel for Divergence<'_> {
                     let mut term = S::mul(q, S::sub(w, u));
                     store_part::<S>(t.add(c), q, n);
                     if n < S::LANES {
-                        // Lanes behind the last column are no terms.
+                        // Lanes after the last column are no terms.
                         [p, q, term] = [p, q, term].map(|lanes| {
                             let mut part = [0.0f32; 64];
                             store_part::<S>(part.as_mut_ptr(), lanes, n);
@@ -237,7 +237,7 @@ impl ReferenceTeacher {
         self.divergence.set(0, n, 0.0);
     }
 
-    /// Writes the divergence of row n, whose logits of the student are z, and returns what is added to their gradient for a token of
+    /// Writes the divergence of row n, whose logits of the student are z, and returns the addend of their gradient for a token of
     /// factor 1.
     pub(super) fn row(&self, n: usize, z: &[f64]) -> Vec<f64> {
         if self.factor == 0.0 {

@@ -1,4 +1,4 @@
-//! How element-wise operators are cut: blocks of about 16 thousand elements, by shape alone.
+//! Partition of element-wise operators: blocks of about 16 thousand elements, by shape alone.
 
 use crate::ctx::Ctx;
 use std::ops::Range;

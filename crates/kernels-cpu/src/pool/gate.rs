@@ -1,10 +1,10 @@
-//! The gate of a job: who is inside, counted by a tree.
+//! The gate of a job: the number of threads inside, counted by a tree.
 //!
 //! Every group of workers has a counter, every [`FAN_IN`] counters have one above them, and so on to the root. A counter that is
-//! not zero stands for one in the counter above it, so the root is zero exactly if nobody is inside (a scalable nonzero indicator:
-//! Ellen, Lev, Luchangco & Moir 2007, doi:10.1145/1281100.1281106, without its version numbers: those who find zero enter above
+//! not zero counts as one in the counter above it, so the root is zero exactly if no thread is inside (a scalable nonzero indicator:
+//! Ellen, Lev, Luchangco & Moir 2007, doi:10.1145/1281100.1281106, without its version numbers: threads that find zero enter above
 //! first, and leave there again if another came before them). At most FAN_IN workers or counters write to a counter, and there are
-//! O(log p) levels for p workers, who would take p turns at a single one.
+//! O(log p) levels for p workers, instead of p serial updates of a single counter.
 
 use super::Line;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -40,12 +40,12 @@ impl Gate {
         epoch
     }
 
-    /// Lets nobody else in, but for those who come to a group of which somebody is inside.
+    /// Closes the gate: only threads of a group that has a thread inside may still enter.
     pub(super) fn close(&self) {
         self.state.0.fetch_and(!OPEN, Ordering::SeqCst);
     }
 
-    /// True if nobody is inside, or about to enter or to find the gate closed. If it is closed, nobody comes after that.
+    /// True if no thread is inside, or about to enter or to find the gate closed. If the gate is closed, no thread enters after that.
     pub(super) fn is_empty(&self) -> bool {
         self.levels.last().is_none_or(|root| root[0].0.load(Ordering::SeqCst) == 0)
     }
@@ -68,8 +68,8 @@ impl Gate {
     fn enter_at(&self, level: usize, index: usize) -> Option<bool> {
         let count = &self.levels[level][index].0;
         if level + 1 == self.levels.len() {
-            // Counted first and asked second, while who closes does so first and looks at the count second: one of the two
-            // sees the other.
+            // Increments the count before it reads the state; the closing thread writes the state before it reads the count: one of
+            // the two sees the other.
             let before = count.fetch_add(1, Ordering::SeqCst);
             if self.state.0.load(Ordering::SeqCst) & OPEN == 0 {
                 count.fetch_sub(1, Ordering::SeqCst);
@@ -136,8 +136,8 @@ mod tests {
         }
     }
 
-    /// Threads that come and go as fast as they can: when a closed gate is empty nobody is inside, and nobody is inside of an
-    /// epoch that is over.
+    /// Threads that enter and leave as fast as they can: when a closed gate is empty no thread is inside, and no thread is inside of
+    /// an epoch that is over.
     #[test]
     fn a_closed_and_empty_gate_has_nobody_inside() {
         const GROUPS: usize = 9;

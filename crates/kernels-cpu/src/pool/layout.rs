@@ -44,7 +44,7 @@ impl Layout {
     }
 }
 
-/// Workers in as few groups of at most [`FAN_IN`] as it goes, each about as large.
+/// Workers in as few groups of at most [`FAN_IN`] as possible, each about as large.
 fn even_groups(workers: Range<usize>) -> impl Iterator<Item = Range<usize>> {
     let (start, len) = (workers.start, workers.len());
     let groups = len.div_ceil(FAN_IN);
@@ -72,7 +72,7 @@ fn allowed() -> Vec<usize> {
         .map_or_else(|_| Vec::new(), |set| (0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).collect())
 }
 
-/// Cores of each memory node, as the system tells; none if it does not.
+/// Cores of each memory node, as the system reports them; none if it does not.
 fn nodes() -> Vec<Vec<usize>> {
     let entries = std::fs::read_dir("/sys/devices/system/node").into_iter().flatten().flatten();
     let node = |entry: std::fs::DirEntry| {
@@ -121,7 +121,7 @@ mod tests {
         }
     }
 
-    /// Two nodes that share their cores out in turn, as some firmware numbers them, and a process that may not use all.
+    /// Two nodes with alternating core numbers, as some firmware assigns them, and a process that may not use all.
     #[test]
     fn threads_fill_one_node_after_the_other_and_groups_stay_on_one() {
         let nodes = allowed_by_node(&[0, 1, 2, 3, 5, 7], &[vec![0, 2, 4, 6], vec![1, 3, 5, 7]]);

@@ -1,17 +1,17 @@
-//! The thread pool: workers that live as long as the backend, and tiles that whoever is free takes next.
+//! The thread pool: workers that live as long as the backend, and tiles that any free worker takes next.
 //!
-//! Workers are in groups of at most [`FAN_IN`], each on one memory node if they are bound to cores (the caller is not). A job's tiles are shared out to
-//! the groups in order, by their workers; a group that has finished its own takes from the next ones. So operators over the same
-//! rows touch them on the same node, where the pages lie that were touched there first, unless a group is late.
+//! Workers are in groups of at most [`FAN_IN`], each on one memory node if they are bound to cores (the caller is not). A job's tiles
+//! are partitioned among the groups in order, by their workers; a group that has finished its own takes from the next ones. So operators
+//! over the same rows touch them on the same node, where the pages were touched first, unless a group is late.
 //!
 //! States. The caller writes the job, opens the [`Gate`] under a new epoch and notifies groups; a worker whose group was notified
-//! of an epoch that it has not served enters; the caller takes tiles too, then closes the gate and waits until nobody is inside.
-//! Only then may the job be forgotten. The first of a group inside notifies the next groups, together with the caller: those
-//! notified double in the time of one notification, and nobody waits for one who lost its core. In a group, those inside wake the
+//! of an epoch that it has not served enters; the caller takes tiles too, then closes the gate and waits until no thread is inside.
+//! Only then may the job be dropped. The first thread of a group inside notifies the next groups, together with the caller: those
+//! notified double in the time of one notification, and no thread waits for one that lost its core. In a group, those inside wake the
 //! workers that sleep in the same way. A worker without a job spins briefly, then parks. Nothing here allocates after the start.
 //! Before it leaves, every worker reads the counters of all groups once: that is the part of a job that grows with their number.
 //!
-//! What must never happen: a worker that reads the job while it is not inside; a caller that returns or unwinds while somebody
+//! Invariants: no worker reads the job while it is not inside; the caller does not return or unwind while a worker
 //! is inside.
 #![allow(unsafe_code)] // the job is borrowed from the caller's stack
 
@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{JoinHandle, Thread};
 
-/// Turns that a worker looks at its group before it parks: some tens of microseconds, longer than the pause
+/// Iterations in which a worker polls its group before it parks: some tens of microseconds, longer than the pause
 /// between the operators of a step and short enough to leave a shared machine alone.
 const SPINS: u32 = 2_000;
 
@@ -53,7 +53,7 @@ struct Group {
     workers: Range<usize>,
     /// Epoch of the last job that the group was notified of.
     notified: Line<AtomicU32>,
-    /// Epoch of a job, upper half, and the next tile of this group's share of it: who comes first in an epoch puts it there. An
+    /// Epoch of a job, upper half, and the next tile of this group's share of it: the first worker of an epoch writes it. An
     /// epoch comes again after 2^32 jobs; until then every group has had a share in one.
     next: Line<AtomicU64>,
     /// The next worker to be woken.
@@ -78,7 +78,7 @@ impl Group {
         first(self.workers.start)..first(self.workers.end)
     }
 
-    /// The next tile of the share in a job whose caller or a worker inside asks.
+    /// Takes the next tile of the share; called by the job's caller or by a worker inside.
     fn take(&self, epoch: u32, share: &Range<usize>) -> Option<usize> {
         if share.is_empty() {
             return None;
@@ -94,13 +94,13 @@ impl Group {
         if next as u32 as usize >= share.end {
             return None;
         }
-        // Still of this epoch: the next one begins when nobody is inside.
+        // Still of this epoch: the next one begins when no thread is inside.
         let tile = self.next.0.fetch_add(1, Ordering::Relaxed) as u32 as usize;
         (tile < share.end).then_some(tile)
     }
 }
 
-/// Number of tiles of the job, and whether it goes on.
+/// Number of tiles of the job, and whether it continues.
 struct Size {
     tiles: AtomicUsize,
     /// True if a tile has panicked.
@@ -119,7 +119,7 @@ struct Shared {
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
-// SAFETY: `job` is written by the caller only while the gate is closed and nobody is inside, and read by workers only
+// SAFETY: `job` is written by the caller only while the gate is closed and no thread is inside, and read by workers only
 // inside; the gate's atomic operations order the two. Everything else is Sync by itself.
 unsafe impl Sync for Shared {}
 // SAFETY: as above.
@@ -152,8 +152,8 @@ impl Shared {
         }
     }
 
-    /// Notifies groups of the job, together with everybody else who does, until each that the job has a tile for was notified. The
-    /// caller, or somebody inside.
+    /// Notifies groups of the job, concurrently with the other threads that do, until each group that has a tile was notified. Called by
+    /// the job's caller, or by a thread inside.
     fn notify(&self, epoch: u32) {
         let tiles = self.size.0.tiles.load(Ordering::Relaxed);
         let last = self.groups.partition_point(|group| group.workers.start < tiles);
@@ -276,7 +276,7 @@ impl Pool {
     }
 
     /// Calls `work(tile, worker)` once for every tile below `tiles`, on any worker below [`Pool::threads`], and returns
-    /// when all are done. A panic in a tile ends the job and goes on in the caller.
+    /// when all are done. A panic in a tile ends the job and resumes in the caller.
     ///
     /// # Panics
     /// If called from inside a tile, or of 2^31 tiles and more.
@@ -291,7 +291,7 @@ impl Pool {
         // SAFETY: the reference is forgotten below, before this function returns; nothing in between can unwind,
         // because `take_tiles` catches panics.
         let eternal = unsafe { std::mem::transmute::<&Work<'_>, &'static Work<'static>>(work) };
-        // SAFETY: the gate is closed and nobody is inside: the last job ended that way.
+        // SAFETY: the gate is closed and no thread is inside: the last job ended that way.
         unsafe { *s.job.get() = Some(eternal) };
         s.size.0.tiles.store(tiles, Ordering::Relaxed);
         s.size.0.broken.store(false, Ordering::Relaxed);
@@ -391,8 +391,8 @@ mod tests {
         assert_eq!(shares(3), [0..2, 2..3, 3..3]);
     }
 
-    /// A tile is taken by the group that has it in its share as long as that is not late: here nobody can go on to other
-    /// groups before all have come.
+    /// A tile is taken by the group that has it in its share as long as that group is not late: here no thread can take other
+    /// tiles before all groups have entered.
     #[test]
     fn groups_take_their_own_tiles_first() {
         let pool = Pool::with_layout(alone(4)).unwrap();
@@ -413,7 +413,7 @@ mod tests {
         }
     }
 
-    /// A job that cannot end before every worker has come: none may stay asleep.
+    /// A job that cannot end before every worker has entered: none may stay asleep.
     #[test]
     fn all_who_sleep_are_woken() {
         for (round, layout) in

@@ -14,7 +14,7 @@ static MASKS: [i32; 16] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 
 #[inline(always)]
 unsafe fn mask(n: usize) -> __m256i {
     debug_assert!(n <= 8);
-    // SAFETY: n <= 8, so the window of eight words lies inside the table.
+    // SAFETY: n <= 8, so the window of eight words is inside the table.
     unsafe { _mm256_loadu_si256(MASKS.as_ptr().add(8 - n).cast()) }
 }
 

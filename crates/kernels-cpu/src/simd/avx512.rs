@@ -40,7 +40,7 @@ unsafe fn widen(x: __m256i) -> __m512 {
 /// [`Simd::transpose`] of at most eight rows to a width of at most eight, by 24 exchanges instead of 64.
 ///
 /// # Safety
-/// As there.
+/// Same requirements as [`Simd::transpose`].
 #[inline(always)]
 unsafe fn transpose_narrow(
     src: *const f32,
@@ -101,7 +101,7 @@ impl Simd for Avx512 {
     const LANES: usize = 16;
 
     // 24 sums with four vectors of B take 10 loads a step. 14 x 2 needs 16 loads for 28 multiply-adds and is 8 % slower;
-    // 8 x 3 and 5 x 5 lie between.
+    // 8 x 3 and 5 x 5 are between.
     tiles!(14, 64, 112, [6 5 4 3 2 1] x [4, 3, 2, 1]);
 
     #[inline(always)]

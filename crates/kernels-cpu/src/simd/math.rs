@@ -14,7 +14,7 @@ use std::f32::consts::LOG2_E;
 /// that n may be 128. Below -86.6 the result is 0, above 88.72 infinity; NaN stays NaN.
 ///
 /// # Safety
-/// As [`Simd`].
+/// Same requirements as [`Simd`].
 #[inline(always)]
 pub(crate) unsafe fn exp<S: Simd>(x: S::V) -> S::V {
     const LN2_HI: f32 = 0.693_359_4;
@@ -42,7 +42,7 @@ pub(crate) unsafe fn exp<S: Simd>(x: S::V) -> S::V {
 /// 2^x for x <= 126, for softmax: [`exp2_normal`], and 0 below -125; NaN stays NaN.
 ///
 /// # Safety
-/// As [`Simd`].
+/// Same requirements as [`Simd`].
 #[inline(always)]
 pub(crate) unsafe fn exp2<S: Simd>(x: S::V) -> S::V {
     // SAFETY: register arithmetic only.
@@ -113,9 +113,9 @@ unsafe fn normal<S: Simd>(x: S::V) -> (S::V, S::V) {
 
 /// Beyond this the exact GELU is x or 0 to f32 accuracy; inside, nothing overflows.
 const GELU_FLAT: f32 = 16.0;
-/// The same of the other GELU, at which its power of two is 2^122.7.
+/// The same bound of the tanh GELU, at which its power of two is 2^122.7.
 const GELU_TANH_FLAT: f32 = 9.9;
-/// The same of SiLU, at which it is 2^124.1.
+/// The same bound of SiLU, at which its power of two is 2^124.1.
 const SILU_FLAT: f32 = 86.0;
 /// 2 sqrt(2/pi): tanh(u) = 2 sigmoid(2u) - 1.
 const GELU_A: f32 = 1.595_769;
@@ -134,7 +134,7 @@ unsafe fn bounded<S: Simd>(x: S::V, bound: f32) -> (S::V, S::V) {
 /// f(x).
 ///
 /// # Safety
-/// As [`Simd`].
+/// Same requirements as [`Simd`].
 #[inline(always)]
 pub(crate) unsafe fn activate<S: Simd>(kind: ActivationKind, x: S::V) -> S::V {
     // SAFETY: register arithmetic only.
@@ -166,7 +166,7 @@ pub(crate) unsafe fn activate<S: Simd>(kind: ActivationKind, x: S::V) -> S::V {
 /// f(x) and f'(x).
 ///
 /// # Safety
-/// As [`Simd`].
+/// Same requirements as [`Simd`].
 #[inline(always)]
 pub(crate) unsafe fn activate_with_derivative<S: Simd>(kind: ActivationKind, x: S::V) -> (S::V, S::V) {
     // SAFETY: register arithmetic only.

@@ -1,11 +1,11 @@
-//! Vectors of f32 as a trait, so that a kernel is written once and compiled for each rung.
+//! Vectors of f32 as a trait, so that a kernel is written once and compiled for each instruction set.
 //!
 //! A kernel is a [`Kernel`]: a plain value whose `run` is generic over [`Simd`]. [`dispatch`] calls it inside a function
-//! that has the instructions of the rung enabled; everything on the way is `#[inline(always)]`, so the generic code
-//! ends up in that function and is compiled to its instructions.
+//! that has the instruction set enabled; every function between is `#[inline(always)]`, so the generic code
+//! is inlined into that function and compiled to its instructions.
 //!
-//! What must never happen: an implementation for a rung called without the processor having it. Only [`dispatch`]
-//! picks implementations, and a [`crate::CpuBackend`] is not made for a rung that is not available.
+//! Invariant: an implementation for an instruction set is called only if the processor has it. Only [`dispatch`]
+//! picks implementations, and a [`crate::CpuBackend`] is not made for an instruction set that is not available.
 #![allow(unsafe_code)] // processor intrinsics
 
 #[cfg(target_arch = "x86_64")]
@@ -34,7 +34,7 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     const MR: usize;
     /// Columns of that register tile: two vectors.
     const NR: usize = 2 * Self::LANES;
-    /// Queries of a panel of attention, which share what is loaded of keys and values: a multiple of NR. Gradients of keys are
+    /// Queries of a panel of attention, which share the loads of keys and values: a multiple of NR. Gradients of keys are
     /// summed panel by panel, so bits depend on it.
     const PANEL: usize;
     /// Rows, and vectors of columns, of the register tile of a matrix product, [`Simd::tile`].
@@ -66,7 +66,7 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     unsafe fn store_bf16_n(p: *mut u16, v: Self::V, n: usize);
     /// LANES values of IEEE binary16, subnormal ones included.
     unsafe fn load_f16(p: *const u16) -> Self::V;
-    /// Rounded to the nearest binary16, ties to even; what is too large becomes infinite, NaN stays NaN.
+    /// Rounds to the nearest binary16, ties to even; values that are too large become infinite, NaN stays NaN.
     unsafe fn store_f16(p: *mut u16, v: Self::V);
     unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn sub(a: Self::V, b: Self::V) -> Self::V;
@@ -120,13 +120,13 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
         width: usize,
     );
 
-    /// Asks for the cache line at `p`, which is read later, to be brought into the L2 cache. Any address will do.
+    /// Prefetches the cache line at `p`, which is read later, into the L2 cache. Any address will do.
     #[inline(always)]
     unsafe fn prefetch(p: *const f32) {
         let _ = p;
     }
 
-    /// As [`Simd::prefetch`], for a line that is written later.
+    /// Prefetches as [`Simd::prefetch`] does, for a line that is written later.
     #[inline(always)]
     unsafe fn prefetch_write(p: *const f32) {
         let _ = p;
@@ -150,7 +150,7 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
 /// The first `n <= LANES` elements of f32 or bf16, by a plain load where that is all of them.
 ///
 /// # Safety
-/// As [`Element::load_n`].
+/// Same requirements as [`Element::load_n`].
 #[inline(always)]
 pub(crate) unsafe fn load_part<S: Simd>(p: *const impl Element, n: usize) -> S::V {
     // SAFETY: by contract.
@@ -160,21 +160,21 @@ pub(crate) unsafe fn load_part<S: Simd>(p: *const impl Element, n: usize) -> S::
 /// Writes the first `n <= LANES` elements as f32 or bf16, by a plain store where that is all of them.
 ///
 /// # Safety
-/// As [`Element::store_n`].
+/// Same requirements as [`Element::store_n`].
 #[inline(always)]
 pub(crate) unsafe fn store_part<S: Simd>(p: *mut impl Element, v: S::V, n: usize) {
     // SAFETY: by contract.
     unsafe { if n == S::LANES { Element::store::<S>(p, v) } else { Element::store_n::<S>(p, v, n) } }
 }
 
-/// A computation that can be compiled for every rung.
+/// A computation that can be compiled for every instruction set.
 pub(crate) trait Kernel {
     /// Return value.
     type Out;
     /// Computes. Must be `#[inline(always)]`.
     ///
     /// # Safety
-    /// The processor must have the instructions of `S`; pointers inside the kernel must be as it says.
+    /// The processor must have the instructions of `S`; pointers inside the kernel must fulfil its documentation.
     unsafe fn run<S: Simd>(self) -> Self::Out;
 }
 
@@ -201,10 +201,10 @@ unsafe fn run_plain<S: Simd, K: Kernel>(kernel: K) -> K::Out {
     unsafe { kernel.run::<S>() }
 }
 
-/// Runs `kernel` compiled for `rung`; [`Rung::Reference`] takes the portable code.
+/// Runs `kernel` compiled for `rung`; [`Rung::Reference`] uses the portable code.
 ///
 /// # Safety
-/// The rung must be available on this processor, and the pointers inside the kernel must be as it says.
+/// The instruction set must be available on this processor, and the pointers inside the kernel must fulfil its documentation.
 #[inline]
 pub(crate) unsafe fn dispatch<K: Kernel>(rung: Rung, kernel: K) -> K::Out {
     // SAFETY: by contract.
@@ -292,7 +292,7 @@ pub(super) unsafe fn register_tile<S: Simd, const M: usize, const N: usize>(
     }
 }
 
-/// The register tiles of a rung: `$mr` rows, panels of `$panel` and blocks of `$block` for attention; for products every number
+/// The register tiles of an instruction set: `$mr` rows, panels of `$panel` and blocks of `$block` for attention; for products every number
 /// `$m` of rows of every number `$n` of vectors, the largest first.
 macro_rules! tiles {
     ($mr:literal, $panel:literal, $block:literal, [$($m:literal)*] x $n:tt) => {

@@ -54,7 +54,7 @@ impl Simd for Neon {
     // Enough for four pipes of four cycles; measured on no hardware.
     const CHAINS: usize = 16;
 
-    // Of 32 registers 24 hold sums, three a row of B and two the elements of A.
+    // 24 of 32 registers hold sums, three a row of B and two the elements of A.
     tiles!(12, 16, 96, [8 7 6 5 4 3 2 1] x [3, 2, 1]);
 
     #[inline(always)]

@@ -37,7 +37,7 @@ impl InstructionSet {
         },
     ];
 
-    /// Whether this processor can run it.
+    /// Whether this processor has the instruction set.
     pub(crate) fn available(&self) -> bool {
         self.rung.available() && self.engines.iter().all(|e| e.available(self.rung))
     }

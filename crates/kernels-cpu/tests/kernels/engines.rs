@@ -156,7 +156,7 @@ fn product(engine: Engine, (m, n, k): (usize, usize, usize), a: &[f32], b: &[f32
     s.read(out)
 }
 
-/// Largest and rms error of the elements of `a b^T`, each relative to `sum |a| |b|`; without what the tile unit loses because it
+/// Largest and rms error of the elements of `a b^T`, each relative to `sum |a| |b|`; without the loss of the tile unit because it
 /// has no subnormal numbers, which is at most a few of the smallest normal number for each k.
 fn error(engine: Engine, shape: (usize, usize, usize), a: &[f32], b: &[f32]) -> (f64, f64) {
     let (m, n, k) = shape;
@@ -222,8 +222,8 @@ fn six_products_of_parts_are_as_exact_as_f32_multiply_adds() {
         for (what, a, b) in hard(m, n, k) {
             let (worst, rms) = error(Engine::Amx6, (m, n, k), &a, &b);
             let (fma_worst, fma_rms) = error(Engine::Fma, (m, n, k), &a, &b);
-            // Below the rounding of the result itself nothing counts; where all elements are the same number, rounding is not
-            // random, and one sample says little.
+            // Errors below the rounding of the result itself do not count; where all elements are the same number, rounding is not
+            // random, and one sample proves little.
             let constant = matches!(what, "all bits set" | "largest parts");
             let one = f64::from(f32::EPSILON) * if constant { 1.0 } else { 0.5 };
             assert!(
@@ -345,7 +345,7 @@ fn values_at_the_ends_of_the_range_stay_what_they_are() {
                 }
             }
         }
-        // Subnormal operands and what is lost of small ones: below the smallest normal number for each k.
+        // Subnormal operands and the loss of small ones: below the smallest normal number for each k.
         let small: Vec<f32> = normal(8, m * k).iter().map(|x| x * 1e-37).collect();
         let b = normal(9, n * k);
         let found = product(engine, (m, n, k), &small, &b);

@@ -1,4 +1,4 @@
-//! The device of the operator suite that runs streams late: what it computes, what it finds, and its errors.
+//! The device of the operator suite that runs streams late: its results, its findings, and its errors.
 
 use crate::devices::instruction_set::with_rung;
 use bessemer_kernels_cpu::{CpuConfig, Rung};
@@ -55,7 +55,7 @@ fn a_missing_event_changes_values() {
     for lateness in Lateness::EACH {
         let mut device = late(lateness);
         assert_eq!(sums(&mut device).unwrap(), [16.0, 17.0], "{lateness:?}");
-        // There is nothing new to wait for.
+        // No new event to wait for.
         order(&mut device, Stream::ToDevice, Stream::Compute);
         assert_eq!(device.waits(), 3);
     }
@@ -80,7 +80,7 @@ fn an_index_outside_its_table_is_found_after_the_launch() {
         "{error}"
     );
     assert!(error.to_string().contains("found after the launch"), "{error}");
-    // Nothing that it holds can be used.
+    // Everything that it holds is unusable.
     for later in [device.sync(), device.launch(Stream::Compute, &op), fill(&mut device, out, 0.0)] {
         match later.unwrap_err() {
             TensorError::Device { problem, .. } => assert_eq!(*problem, *error.to_string()),

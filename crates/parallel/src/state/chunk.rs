@@ -1,4 +1,4 @@
-//! Where a stage's tensors lie on a rank, and how their pieces become whole tensors.
+//! Location of a stage's tensors on a rank, and the assembly of their pieces to whole tensors.
 
 use super::*;
 use bessemer_arch::TensorShardParam;
@@ -11,7 +11,7 @@ impl Chunk {
         self.units.number(tensor.param()?)
     }
 
-    /// Where a tensor of this chunk lies on the ranks of the chunk.
+    /// Returns the location of a tensor of this chunk on the ranks of the chunk.
     pub(super) fn reading(
         &self,
         plan: &Plan,
@@ -41,7 +41,7 @@ impl Chunk {
         self.reading_of(plan, coord, number, &of)
     }
 
-    /// Where a parameter, or what has its shape, lies on the ranks of the chunk.
+    /// Returns the location of a parameter, or of a tensor of its shape, on the ranks of the chunk.
     pub(super) fn reading_of(
         &self,
         plan: &Plan,
@@ -259,7 +259,7 @@ impl Chunk {
         Ok(all)
     }
 
-    /// What shard rank `rank` keeps of a parameter: `whole` counts elements of this tensor rank's tensor shard of it.
+    /// Elements of a parameter that shard rank `rank` keeps: `whole` counts elements of this tensor rank's tensor shard of it.
     pub(super) fn run(&self, place: UnitPlace, rank: usize) -> ElementRun {
         self.units.list[place.unit].run(place.at, rank)
     }
@@ -294,7 +294,7 @@ impl Chunk {
         view.filter(|v| v.len() == len).ok_or_else(|| no_state(name, len))
     }
 
-    /// Overwrites what this shard rank keeps of the elements `first .. first + values.len()` of its tensor rank's shard of a parameter.
+    /// Overwrites this shard rank's part of the elements `first .. first + values.len()` of its tensor rank's shard of a parameter.
     pub(super) fn write_tensor_shard(
         &self,
         backend: &mut dyn Backend,

@@ -1,9 +1,9 @@
-//! Which elements of the job's state a rank saves, and which it loads.
+//! Elements of the job's state that a rank saves, and those that it loads.
 //!
-//! Every element is saved by one rank. What several ranks have (replicas of data parallelism, parameters that a layer's ranks do not
-//! share, the blocks of key and value heads) is shared out evenly, but for states of another shape than their parameter: the elements
-//! that the same ranks have are one list, tensor after tensor, and each of these ranks saves one stretch of it. A stage that several pipeline ranks hold is saved by the first of them.
-//! Nobody is asked: the stretches are a function of the layout.
+//! Every element is saved by one rank. Elements that several ranks have (replicas of data parallelism, parameters that are replicated
+//! over a layer's ranks, the blocks of key and value heads) are partitioned evenly, but for states of another shape than their parameter:
+//! the elements that the same ranks have are one list, tensor after tensor, and each of these ranks saves one stretch of it. A stage that
+//! several pipeline ranks hold is saved by the first of them. There is no communication: the stretches are a function of the layout.
 
 use super::{Of, Place, Reading, StateTensor};
 use crate::chunk::Chunk;
@@ -23,7 +23,7 @@ pub struct OwnPiece {
     pub tensor: usize,
     /// Chunk of this rank.
     pub chunk: usize,
-    /// The memory that it lies in, without gaps.
+    /// The memory that contains it, without gaps.
     pub view: StateView,
     /// Its elements there.
     pub at: Range<usize>,
@@ -38,7 +38,7 @@ pub struct HeldStretch {
     pub tensor: usize,
     /// Ranks of the job that hold the elements, ascending; this one is among them.
     pub holders: Vec<usize>,
-    /// The memory that it lies in, without gaps.
+    /// The memory that contains it, without gaps.
     pub view: StateView,
     /// Its elements there.
     pub at: Range<usize>,
@@ -47,7 +47,7 @@ pub struct HeldStretch {
 /// Elements that are restored at a time: 1 MiB, a multiple of every block that shares a scale.
 const AT_ONCE: usize = 1 << 18;
 
-/// What [`Worker::write_with`] asks for elements of a whole tensor, (first, how many) one after the other, and where their values go.
+/// Source of elements for [`Worker::write_with`]: ranges of a whole tensor, (first, how many) one after the other, and a buffer for their values.
 pub type ReadElements<'a, E> = dyn FnMut(&[(usize, usize)], &mut [f32]) -> Result<(), E> + 'a;
 
 /// The ranks that have the same elements, among those of one stage.
@@ -81,7 +81,7 @@ impl Worker {
     /// The stretches of `tensors` that this rank saves: over all ranks, each element once.
     ///
     /// # Errors
-    /// A tensor that does not lie in one stretch on a rank.
+    /// A tensor that is not in one stretch on a rank.
     pub fn own_pieces(&self, tensors: &[StateTensor]) -> Result<Vec<OwnPiece>, ParallelError> {
         let piece = |held: HeldPiece| {
             let HeldPiece { tensor, chunk, param, view, local, start, .. } = held;
@@ -101,7 +101,7 @@ impl Worker {
     /// Elements of `tensors` that this rank saves.
     ///
     /// # Errors
-    /// As [`Worker::own_pieces`].
+    /// Same errors as [`Worker::own_pieces`].
     pub fn own_elements(&self, tensors: &[StateTensor]) -> Result<usize, ParallelError> {
         Ok(self.own(tensors)?.iter().map(|held| held.local.len()).sum())
     }
@@ -134,13 +134,13 @@ impl Worker {
         Ok(held)
     }
 
-    /// The stretches of `tensors` on this rank, and which ranks hold the same bits: replicas of data parallelism, what the ranks of a
-    /// layer do not share, stages that several pipeline ranks hold, a token table of first and last stage. Where parameters have masters,
+    /// The stretches of `tensors` on this rank, and which ranks hold the same bits: replicas of data parallelism, tensors that are replicated
+    /// over the ranks of a layer, stages that several pipeline ranks hold, a token table of first and last stage. Where parameters have masters,
     /// the values that the passes read come after them. States of another shape than their parameter are left out: ranks may be ahead
     /// of each other with them. The order of the tensors is the same on all holders.
     ///
     /// # Errors
-    /// As [`Worker::own_pieces`].
+    /// Same errors as [`Worker::own_pieces`].
     pub fn held_stretches(&self, tensors: &[StateTensor]) -> Result<Vec<HeldStretch>, ParallelError> {
         let mut list = Vec::new();
         for (index, tensor) in tensors.iter().enumerate() {
@@ -166,7 +166,7 @@ impl Worker {
         Ok(list)
     }
 
-    /// The ranks of the job that hold what `holders` of this rank's chunk do, ascending.
+    /// The ranks of the job that hold the same elements as `holders` of this rank's chunk, ascending.
     fn ranks_of(&self, chunk: &Chunk, param: usize, holders: &Holders) -> Vec<usize> {
         let tied = chunk.units.table.is_some_and(|table| chunk.units.place(param).unit == table);
         let stages = if tied { vec![0, self.program.stages - 1] } else { vec![chunk.place.stage] };
@@ -204,7 +204,7 @@ impl Worker {
         (at * ranks + of_layer, data.len() * ranks)
     }
 
-    /// What this rank has of a tensor of a chunk, by who else has it.
+    /// Collects this rank's elements of a tensor of a chunk, by the ranks that have them too.
     fn held_pieces(
         &self,
         index: usize,
@@ -216,7 +216,7 @@ impl Worker {
         self.pieces_of(reading, index, tensor, number, held)
     }
 
-    /// What this rank has of a tensor of chunk `number`, which lies as `reading` says.
+    /// Collects this rank's elements of a tensor of chunk `number`, whose location is `reading`.
     fn pieces_of(
         &self,
         Reading { param, len, group, parts, view }: Reading,
@@ -317,15 +317,15 @@ impl Worker {
         (!range.is_empty()).then_some(WantedPart { to: WantedPlace::Param(param, of), range })
     }
 
-    /// What [`Worker::write_with`] asks for of a tensor: (first, how many) of its elements, by call.
+    /// Elements of a tensor that [`Worker::write_with`] requests: (first, how many), by call.
     pub fn wanted_runs(&self, tensor: &StateTensor) -> Vec<Vec<(usize, usize)>> {
         let of = |chunk: &Chunk| self.wanted(chunk, tensor).map(|wanted| cut(&wanted.runs(chunk), AT_ONCE));
         self.chunks.iter().filter_map(of).flatten().collect()
     }
 
-    /// Puts this rank's part of a tensor where it belongs. `read` is given the elements of the whole tensor that are wanted
-    /// here, (first, how many) one after the other, and their values' place, 1 MiB of them at a time: what `read` has written is still in the
-    /// processor's cache when it is put where it belongs. It is asked for no others, and not at all if this rank has nothing of the tensor.
+    /// Writes this rank's part of a tensor to its memory. `read` receives the ranges of the whole tensor that are needed
+    /// here, (first, how many) one after the other, and a buffer for their values, 1 MiB of them at a time: the values are still in the
+    /// processor's cache when they are written. It receives no other ranges, and is not called if this rank has no part of the tensor.
     ///
     /// # Errors
     /// Errors of the device or of `read`.
@@ -359,7 +359,7 @@ impl Worker {
     }
 }
 
-/// Cuts runs, (first, how many), into lists of `most` elements each; the last one has what is left.
+/// Cuts runs, (first, how many), into lists of `most` elements each; the last one has the rest.
 fn cut(runs: &[(usize, usize)], most: usize) -> Vec<Vec<(usize, usize)>> {
     let (mut lists, mut list, mut room) = (Vec::new(), Vec::new(), most);
     for (mut first, mut len) in runs.iter().copied() {
@@ -377,7 +377,7 @@ fn cut(runs: &[(usize, usize)], most: usize) -> Vec<Vec<(usize, usize)>> {
     lists
 }
 
-/// What a chunk has of a tensor: where it goes, and which elements of the rank's part of the tensor they are.
+/// A chunk's part of a tensor: its destination, and its elements among the rank's part of the tensor.
 struct WantedPart<'a> {
     to: WantedPlace<'a>,
     range: Range<usize>,

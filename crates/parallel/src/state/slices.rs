@@ -1,4 +1,4 @@
-//! What a rank saves of the job's state, as boxes of whole tensors, and copies of it in host memory.
+//! Boxes of whole tensors that a rank saves of the job's state, and copies of them in host memory.
 
 use super::{OwnPiece, StateTensor};
 use crate::error::ParallelError;
@@ -40,7 +40,7 @@ impl Worker {
     /// The boxes of `tensors` that this rank saves: over all ranks, each element once.
     ///
     /// # Errors
-    /// As [`Worker::own_pieces`].
+    /// Same errors as [`Worker::own_pieces`].
     pub fn own_slices(&self, tensors: &[StateTensor]) -> Result<OwnSlices, ParallelError> {
         let mut own = self.own_pieces(tensors)?;
         own.sort_by_key(|piece| piece.chunk);
@@ -104,29 +104,29 @@ impl OwnSlices {
     }
 }
 
-/// A rank's state on its way into a copy ([`OwnSlices::begin_copy`]).
+/// A copy of a rank's state in progress ([`OwnSlices::begin_copy`]).
 #[derive(Debug)]
 pub struct PendingCopy {
     slices: Arc<OwnSlices>,
     read: PendingRead,
-    /// Whether what was read at once is finite.
+    /// Whether the values that were read at once are finite.
     finite: bool,
 }
 
-/// A copy, and what making it has cost.
+/// A copy, and the cost of making it.
 #[derive(Debug)]
 pub struct FinishedCopy {
     /// The state.
     pub copy: StateCopy,
     /// Whether all values are finite.
     pub finite: bool,
-    /// For how long the device's operators waited for it.
+    /// Time for which the device's operators waited for it.
     pub held_up: Duration,
 }
 
 impl OwnSlices {
-    /// Begins to copy all elements, as they are now, into `memory`, while the device goes on. What is not stored as values, moments in 8
-    /// bits, is read at once.
+    /// Begins to copy all elements, as they are now, into `memory`, while the device continues. States that are not stored as values,
+    /// moments in 8 bits, are read at once.
     ///
     /// # Errors
     /// An error of the device, or memory for another number of elements.
@@ -166,7 +166,7 @@ impl PendingCopy {
     }
 }
 
-/// What a rank saves, as it was at one moment. It may go to another thread.
+/// Snapshot of the state that a rank saves. It may be sent to another thread.
 #[derive(Debug)]
 pub struct StateCopy {
     slices: Arc<OwnSlices>,

@@ -1,4 +1,4 @@
-//! Layouts of single parameters: the bytes that a step sends are those that its programs say.
+//! Layouts of single parameters: a step sends the bytes that its programs contain.
 
 use bessemer_arch::{Annotations, Model, ModelConfig, ParamLayout};
 use bessemer_collectives::{Ledger, NullCommunicator};
@@ -35,9 +35,9 @@ fn config(sequence: bool, annotate: &[(&str, ParamLayout)]) -> ParallelConfig {
 /// Bytes that both ranks send over the tensor axis in one step.
 #[derive(Debug, PartialEq)]
 struct Sent {
-    /// By the ledger.
+    /// Bytes counted by the ledger.
     ledger: u64,
-    /// By the collectives of the programs of all passes.
+    /// Bytes of the collectives of the programs of all passes.
     programs: u64,
 }
 
@@ -69,7 +69,7 @@ fn sent(model: &Model, config: &ParallelConfig) -> Sent {
     Sent { ledger, programs }
 }
 
-/// The ledger holds what the programs say, the all-reduce of gradients that are terms of sums, and a number for the norm.
+/// The ledger counts the bytes of the programs, the all-reduce of gradients that are terms of sums, and a number for the norm.
 #[test]
 fn the_ledger_holds_the_bytes_of_the_programs() {
     let model = model();
@@ -95,7 +95,7 @@ fn the_ledger_holds_the_bytes_of_the_programs() {
             assert_eq!(programs, 0, "every rank computes everything");
         }
     }
-    // Of the four sums of a layer the two of the feed-forward block are gone.
+    // Two of the four sums of a layer, those of the feed-forward block, are gone.
     let rows = 4 * SHAPE.tokens() as u64 * d;
     let of = |sequence, annotate: &[_]| sent(&model, &config(sequence, annotate)).programs;
     let gone = of(false, &[]) - of(false, &[("layers.1.mlp.*", replicate)]);

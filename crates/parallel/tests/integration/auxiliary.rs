@@ -12,7 +12,7 @@ use bessemer_units::Recompute;
 
 pub(crate) const NAME: &str = "stream_squares";
 
-/// The sum of the squares of what enters layer 3.
+/// The sum of the squares of the input of layer 3.
 const SQUARES: UnitPass = UnitPass { name: NAME, apply: squares };
 
 fn squares(of: Unit, unit: UnitProgram) -> UnitProgram {

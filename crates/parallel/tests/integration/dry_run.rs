@@ -1,4 +1,4 @@
-//! What a step sends and what a rank holds, against the closed forms: one rank of a job whose other ranks do not exist, on
+//! Bytes that a step sends and a rank holds, against the closed forms: one rank of a job whose other ranks do not exist, on
 //! a backend that only counts.
 
 use bessemer_arch::{Model, ModelConfig};
@@ -27,7 +27,7 @@ fn model(layers: u64, width: u64, heads: u64, vocab_size: u64, context: u64) -> 
     .unwrap()
 }
 
-/// What one step of a rank of `ranks` ranks counts: bytes sent by group, bytes held by class.
+/// Counts of one step of a rank of `ranks` ranks: bytes sent by group, bytes held by class.
 struct Step {
     shares: Vec<usize>,
     ledger: Ledger,
@@ -45,7 +45,7 @@ fn step(model: &Model, config: &ParallelConfig, ranks: usize, seq: usize, micro_
     step_of((0, ranks), model, config, &OptimConfig::default(), (seq, micro_batches))
 }
 
-/// The same with parameters and gradients of some types.
+/// Returns [`step`] with parameters and gradients of some types.
 fn step_in(
     types: ParamStorage,
     model: &Model,
@@ -121,7 +121,7 @@ fn traffic_of_data_parallelism_is_that_of_the_closed_forms() {
     }
 }
 
-/// In the bytes of the types: gradients in two or four, values in two.
+/// Bytes follow the types: gradients in two or four, values in two.
 #[test]
 fn traffic_of_bf16_parameters_is_that_of_the_closed_forms() {
     let model = model(3, 32, 4, 96, 16);
@@ -224,7 +224,7 @@ fn owners_of_whole_matrices_send_and_hold_what_is_theirs() {
     }
 }
 
-/// Rows that travel in pieces beside the products are more calls of the same elements.
+/// Rows that are sent in pieces concurrently with the products are more calls of the same elements.
 #[test]
 fn pieces_of_rows_send_what_whole_matrices_do() {
     let model = model(2, 32, 4, 96, 256);
@@ -274,7 +274,7 @@ fn matrices_cut_over_the_tensor_axis_are_gathered_for_their_update() {
 }
 
 /// With F elements of factors of which rank r owns F_r: each refresh sends F - F_r to the owners, and between copies
-/// 2 F_r (R-1)/R and, of the inverses, what the next copy did not make. Over all ranks: F (N-1) for N shards, and
+/// 2 F_r (R-1)/R and, of the inverses, those that the next copy did not make. Over all ranks: F (N-1) for N shards, and
 /// 2 F (R-1) + F for R copies.
 #[test]
 fn curvature_is_sent_as_the_closed_forms_say() {
@@ -351,15 +351,15 @@ fn seven_and_a_half_billion_parameters_on_64_ranks() {
             let held = (found.held("weights") + found.held("gradients") + found.held("optimizer")) as f64;
             let wanted = stage.bytes(bytes, psi, 64);
             assert!((held / wanted - 1.0).abs() < 0.02, "{types}, {stage:?}: {held} for {wanted}");
-            // The model has not 7.5e9 parameters to the last one, and the paper prints one digit behind the point.
+            // The model does not have exactly 7.5e9 parameters, and the paper prints one decimal.
             let scaled = held / 1e9 * 7.5e9 / psi;
             assert!((scaled - published).abs() < 0.05, "{types}, {stage:?}: {scaled} GB");
         }
     }
 }
 
-/// With n = b s rows of width d and t ranks: a layer sends 8 n d (t-1)/t elements a micro-batch, whether the stream is whole
-/// or cut. What comes on top is written out: the token table's rows and the head's gradient (2 n d each by ring), the sums
+/// With n = b s rows of width d and t ranks: a layer sends 8 n d (t-1)/t elements a micro-batch, whether the residual stream is whole
+/// or cut. Additional terms are written out: the token table's rows and the head's gradient (2 n d each by ring), the sums
 /// of the loss, with a cut stream the rows gathered once more for weight gradients, and the norms' gradients.
 #[test]
 fn traffic_of_tensor_parallelism_is_that_of_the_closed_forms() {
@@ -378,7 +378,7 @@ fn traffic_of_tensor_parallelism_is_that_of_the_closed_forms() {
                 let found = step(&model, &config, ranks, seq, micro_batches).ledger;
                 let mut wanted = micro_batches as f64 * (layer + 4.0 * rows + loss);
                 if sequence {
-                    // Both inputs of each layer again; norms and positions, which saw a part of the rows, once a step.
+                    // Both inputs of each layer again; norms and positions, which processed a part of the rows, once a step.
                     wanted += micro_batches as f64 * 2.0 * layers as f64 * rows;
                     let norms = (layers as usize * 4 + 2) * width + seq * width;
                     wanted += 2.0 * ring(norms as f64, ranks);

@@ -31,7 +31,7 @@ fn same_bits(found: &Done, wanted: &Done, of: &str) {
     }
 }
 
-/// With shadows of any number losses, gradients and trained parameters keep their bits.
+/// Losses, gradients and trained parameters keep their bits with shadows of any number.
 #[test]
 fn shadows_change_no_bit() {
     // Shadows are chosen: other bytes are sent.
@@ -104,7 +104,7 @@ fn shadows_have_the_bytes_of_the_formula() {
         let offsets = 4 * 5 * (ranks - 1);
         for (rank, sent) in sent.into_iter().enumerate() {
             let of = |rank: usize| (0..shadows).filter(|expert| expert * ranks / 4 == rank).count();
-            // In a ring a rank passes on what the next one has not; gradients go straight to the owner.
+            // In a ring a rank passes on the rows that the next one lacks; gradients go straight to the owner.
             let matrices = expert * (shadows - of((rank + 1) % ranks) + shadows - of(rank));
             // Rows of experts without a shadow: two exchanges with matrices of the row's width, and back.
             let rows: usize = (shadows..2)
@@ -123,7 +123,7 @@ fn pieces(worker: &Worker) -> usize {
     lists.filter(|node| matches!(node, Node::Start(c) if of_rows(c))).count()
 }
 
-/// With exchanges in pieces beside products losses, gradients and trained parameters keep their bits.
+/// Losses, gradients and trained parameters keep their bits with exchanges in pieces concurrent with products.
 #[test]
 fn exchanges_in_pieces_change_no_bit() {
     let base = ParallelConfig::default;
@@ -209,7 +209,7 @@ impl BatchSource for Long<'_> {
     }
 }
 
-/// The same where ranks share a sequence, whose passes `overlap` leaves alone but for experts.
+/// The same property where ranks share a sequence, whose passes `overlap` leaves alone but for experts.
 #[test]
 fn exchanges_of_shared_sequences_in_pieces_change_no_bit() {
     const LONG: usize = 128;
@@ -263,7 +263,7 @@ fn exchanges_are_cut_by_ranks_if_they_have_rows_enough() {
     let found = |experts, overlap, sequences, config: ParallelConfig| {
         let config = ParallelConfig { experts, overlap, ..config };
         on_ranks(&model, &config, (experts as usize, sequences), |_, worker, _| {
-            // Gradients take the place of what they are the last to read, piece by piece too.
+            // Gradients overwrite the values of which they are the last readers, piece by piece too.
             let (_, unit, memory) =
                 worker.decoder().programs().find(|(of, ..)| of.layer() == Some(0)).unwrap();
             let (gradient, of) = (unit.find("mlp.pre.gradient").unwrap(), unit.find("mlp.pre"));

@@ -26,7 +26,7 @@ struct Mutants<'a> {
 }
 
 impl Mutants<'_> {
-    /// Seals the layer again with this list in its phase, so that no version tells.
+    /// Seals the layer again with this list in its phase, so that no version reveals the change.
     fn refused(&mut self, what: &'static str, phase: Phase, list: Vec<Node>, node: &Node) {
         let decoder = self.worker.decoder();
         let (unit, memory) = first_layer(self.worker);
@@ -40,7 +40,7 @@ impl Mutants<'_> {
     }
 }
 
-/// Every wrong list of a layer whose exchanges go in pieces: sealed again, so that no version tells.
+/// Every wrong list of a layer whose exchanges go in pieces is refused: sealed again, so that no version reveals the change.
 #[test]
 fn every_wrong_piece_is_refused() {
     let model = mixture(true);
@@ -120,7 +120,7 @@ fn wrong_pieces(worker: &Worker) -> BTreeMap<&'static str, usize> {
                 && ours.contains(id)
             {
                 refused("missing wait", phase, with(&[]), node);
-                // Behind the first node that reads its rows.
+                // After the first node that reads its rows.
                 let reads = |other: &Node| match node {
                     Node::Wait { dst, .. } => {
                         let touches = other.touches();
@@ -154,7 +154,7 @@ fn wrong_pieces(worker: &Worker) -> BTreeMap<&'static str, usize> {
     mutants.count
 }
 
-/// Every wrong list of a layer whose experts are spread: sealed again, so that no version tells.
+/// Every wrong list of a layer whose experts are sharded is refused: sealed again, so that no version reveals the change.
 #[test]
 fn every_wrong_exchange_is_refused() {
     let model = mixture(true);

@@ -95,7 +95,7 @@ fn results(cpu: &mut CpuBackend, decoder: &mut Decoder) -> Vec<Vec<u32>> {
     all
 }
 
-/// Runs `lead` on the first of several ranks, with the others' experts behind it; returns its result and how the others ended.
+/// Runs `lead` on the first of several ranks, the others of which hold the other experts; returns its result and how the others ended.
 fn over_ranks<T: Send>(
     model: &Model,
     ranks: usize,
@@ -183,7 +183,7 @@ fn a_rank_holds_its_part_of_the_experts_and_planned_memory() {
     }
 }
 
-/// A rank that fails, at any of its collectives, ends the passes of the others; no pass follows, and nobody waits.
+/// A rank that fails, at any of its collectives, ends the passes of the others; no pass follows, and no rank waits.
 #[test]
 fn a_rank_that_fails_ends_all_others() {
     let model = long(mixture(true));

@@ -104,7 +104,7 @@ fn experts_go_with_tensor_sequence_and_context_parallelism() {
     ] {
         check(&model, &Layout { micro_batches, ..ranks(count, config) }, 8);
     }
-    // A block beside the experts, with experts in some layers.
+    // A shared block besides the experts, with experts in some layers.
     let shared = Model {
         shared_expert: Some(SharedExpert { width: 8, gate: true, mixed: false }),
         expert_layers: ExpertLayers::Rule(LayerRule::Alternate),
@@ -299,7 +299,7 @@ fn experts_over_ranks_go_with_pipelines_and_recomputation() {
     check(&model, &recomputed, 8);
 }
 
-/// A job of these ranks, made and initialised: what `with` makes of each rank's worker.
+/// A job of these ranks, made and initialised: results of `with` for each rank's worker.
 pub(crate) fn on_ranks<T: Send>(
     model: &Model,
     config: &ParallelConfig,
@@ -339,7 +339,7 @@ pub(crate) fn gradients(
     (loss, all)
 }
 
-/// The same, and the bytes that the rank has sent over the axis of experts.
+/// Returns the gradients, and the bytes that the rank has sent over the axis of experts.
 pub(crate) fn worker_gradients(
     cpu: &mut CpuBackend,
     worker: &mut Worker,
@@ -362,7 +362,7 @@ pub(crate) fn worker_gradients(
     (loss, all, sent)
 }
 
-/// With one micro-batch the gradients of experts are sums over the ranks of the data, in their order, whether rows travel or gradients.
+/// With one micro-batch the gradients of experts are sums over the ranks of the data, in their order, whether rows or gradients are sent.
 #[test]
 fn experts_on_every_rank_and_over_all_ranks_have_the_same_bits() {
     let model = mixture(true);
@@ -378,7 +378,7 @@ fn experts_on_every_rank_and_over_all_ranks_have_the_same_bits() {
         for (name, values) in &found.1 {
             let apart =
                 values.iter().zip(&wanted.1[name]).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
-            // Half of the ranks' rows meet before the two halves do.
+            // Half of the ranks' rows are summed before the two halves are.
             let stacked = name.contains("mlp.experts");
             assert!(
                 apart == 0 || stacked && experts == 2,
@@ -399,7 +399,7 @@ fn all_tokens_may_go_to_one_rank() {
                 worker.write(cpu, &tensor, &vec![0.0; tensor.len()]).unwrap();
             }
         }
-        // Tokens and gradients travel to the ranks of the first two experts, which send back what they make of them.
+        // Tokens and gradients travel to the ranks of the first two experts, which send back their results.
         let (experts, ranks) = (mixture(true).experts.unwrap(), worker.plan().experts());
         let tokens = 8 * SEQ / worker.plan().data_ranks();
         let rows = |expert: usize| match expert * ranks / experts.count == worker.rank() {
@@ -411,7 +411,7 @@ fn all_tokens_may_go_to_one_rank() {
         let wanted = worker.model().layers * (offsets + bytes);
         ledger.clear();
         let made = worker_gradients(cpu, worker, 8, ledger);
-        // Each layer has all choices at its first experts, whoever counted them.
+        // Each layer has all choices at its first experts, whichever rank counted them.
         let tokens = (8 * SEQ) as u32;
         let loads = worker.sum_loads().unwrap().choices.to_vec();
         assert!(loads.chunks(4).all(|layer| layer == [tokens, tokens, 0, 0]), "{loads:?}");
@@ -435,7 +435,7 @@ fn all_tokens_may_go_to_one_rank() {
     }
 }
 
-/// With a block beside the experts, and QK-norm of all heads. Stages, chunks of stages and layers that take turns in gathered memory
+/// Covers a shared block besides the experts, and QK-norm of all heads. Stages, chunks of stages and layers that alternate in gathered memory
 /// have one kind of layers, or both.
 #[test]
 fn experts_in_some_layers_train_as_one_rank_does() {

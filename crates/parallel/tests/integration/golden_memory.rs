@@ -5,13 +5,13 @@
 //!
 //! | term | Megatron-LM | here |
 //! |---|---|---|
-//! | masks of dropout behind a block | 1 byte an element | functions of counters: none |
+//! | masks of dropout after a block | 1 byte an element | functions of counters: none |
 //! | scores: softmax, its mask, its product with the mask | 5 a s² b bytes | one pass over them, none |
 //! | log-sum-exps of the scores | none | 4 a s b bytes |
 //! | mean and 1/sigma of the norms | not counted | 16 s b bytes |
-//! | stream that leaves the last layer of a stage | not counted | 2 s b h bytes |
+//! | residual stream that leaves the last layer of a stage | not counted | 2 s b h bytes |
 //!
-//! What a program keeps, with these terms, is the closed form to the byte.
+//! The memory that a program keeps, with these terms, is the closed form to the byte.
 
 use bessemer_arch::{Model, ModelConfig, Span};
 use bessemer_collectives::NullCommunicator;
@@ -151,7 +151,7 @@ fn activations(recompute: Recompute) -> ActivationConfig {
     ActivationConfig { storage: Storage::Bf16, recompute: recompute.into(), ..ActivationConfig::default() }
 }
 
-/// Bytes of one layer and micro-batch on one rank: what it keeps, and the terms in which Megatron-LM's differs.
+/// Bytes of one layer and micro-batch on one rank: the kept ones, and the terms in which Megatron-LM's differ.
 #[derive(Debug, Default, Clone, Copy)]
 struct Layer {
     /// Inputs of operators of the backward pass, in the type of activations.
@@ -162,7 +162,7 @@ struct Layer {
     scores: u64,
 }
 
-/// Korthikanti et al. 2022, table 2. What the paper recomputes selectively, the attention's scores, is never stored here.
+/// Korthikanti et al. 2022, table 2. The scores of attention, which the paper recomputes selectively, are never stored here.
 #[test]
 fn a_layer_keeps_the_bytes_of_the_closed_forms() {
     for of in [GPT_22B, GPT_175B] {
@@ -177,7 +177,7 @@ fn a_layer_keeps_the_bytes_of_the_closed_forms() {
             assert_eq!((stored.lse, stored.statistics), (4 * of.heads * sb / t, 16 * sb / rows));
             assert_eq!((stored.masks, stored.scores), (2 * sbh / rows, of.scores()));
         }
-        // What this program computes again besides.
+        // Values that this program recomputes in addition.
         let kept = |stream, recompute| {
             let layer = of.layer(stream, recompute);
             assert_eq!(layer.statistics, 0);
@@ -198,7 +198,7 @@ fn a_layer_keeps_the_bytes_of_the_closed_forms() {
     }
 }
 
-/// Korthikanti et al. 2022, figure 7: percent of what tensor parallelism alone stores.
+/// Korthikanti et al. 2022, figure 7: percent of the bytes that tensor parallelism alone stores.
 #[test]
 fn shares_of_each_technique_are_the_published_ones() {
     for (of, published) in [(GPT_22B, [66.77, 49.37, 16.14, 7.59]), (GPT_175B, [61.96, 56.52, 18.48, 8.70])] {

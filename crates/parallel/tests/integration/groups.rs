@@ -193,7 +193,7 @@ fn frozen_parameters_have_values_only() {
                 elements.iter().max()
             );
         }
-        // Two moments and a master, over as many ranks as the group is sharded over; a few squares of gradients beside them.
+        // Two moments and a master, over as many ranks as the group is sharded over; and a few squares of gradients.
         let copies = 4 / shard.max(1);
         let wanted = 12 * trained * copies;
         assert!(states >= wanted && states < wanted + 4 * 4 * 400, "{stage:?}: {states}, wanted {wanted}");

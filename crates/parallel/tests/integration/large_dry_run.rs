@@ -1,5 +1,5 @@
-//! A dry run takes little memory, however large the model and the buffers of its collectives are: it counts them and allocates nothing. The peak is that of a process of its own: the child is this
-//! test program itself, asked for the ignored test `child`.
+//! A dry run takes little memory, however large the model and the buffers of its collectives are: it counts them and allocates
+//! nothing. The peak is that of a process of its own: the child is this test program itself, started with the ignored test `child`.
 
 use bessemer_optim::OptimConfig;
 use bessemer_parallel::{Job, MemoryPlan, ParallelConfig, Plan, Stage};

@@ -1,4 +1,4 @@
-//! The step on a device whose streams run late: it has the bits of one that computes at once, and needs its events.
+//! The step on a device whose streams run late: it has the bits of a device that computes at once, and needs its events.
 
 use crate::offload::{Done, pipeline, train_on};
 use crate::pipelines::model;

@@ -72,7 +72,7 @@ fn a_rank_of_a_job_is_planned_with_its_part() {
     assert_eq!(held_as(Stage::Ddp, ReduceDType::Int8, 1, "in-flight buffers"), 0);
 }
 
-/// Ranks that share sequences hold what is planned, whatever they exchange; half as many positions each take less.
+/// Ranks that share sequences hold the planned memory, whatever they exchange; half as many positions each take less.
 #[test]
 fn the_plan_of_ranks_that_share_sequences_is_what_the_device_holds() {
     let config = bessemer_arch::ModelConfig {
@@ -123,7 +123,7 @@ fn the_plan_of_ranks_that_share_sequences_is_what_the_device_holds() {
     }
 }
 
-/// With a device to ask, the plan of a decoder is to the byte what the device then holds: workspace and cache too.
+/// With a device to query, the plan of a decoder is to the byte the memory that the device then holds: workspace and cache too.
 #[test]
 fn the_plan_of_a_decoder_is_what_the_device_holds() {
     let config = bessemer_arch::ModelConfig {

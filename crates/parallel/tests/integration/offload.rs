@@ -69,7 +69,7 @@ impl SecondMemory for HostMemory {
     }
 }
 
-/// What a rank has done: losses and norms of the steps, its parameters after the last.
+/// Results of a rank: losses and norms of the steps, its parameters after the last.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Done {
     pub(crate) losses: Vec<u64>,
@@ -228,7 +228,7 @@ fn every_layout_has_the_bits_that_it_has_without() {
     }
 }
 
-/// Whatever copy fails, all ranks end, and rank 0 says why.
+/// Whichever copy fails, all ranks end, and rank 0 reports the reason.
 #[test]
 fn a_second_memory_that_fails_ends_the_job_with_its_error() {
     let activations = ActivationConfig { offload: Offload::Disk.into(), ..ActivationConfig::default() };

@@ -24,14 +24,14 @@ fn model() -> Model {
     config.resolve(None).unwrap()
 }
 
-/// How the gradient of one rank breaks.
+/// Ways in which the gradient of one rank breaks.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Broken {
     /// Nowhere.
     No,
-    /// In the pass: this rank's gradients leave the range of f16.
+    /// Inside the pass: this rank's gradients leave the range of f16.
     Pass(usize),
-    /// In the memory of this rank, after all collectives.
+    /// Inside the memory of this rank, after all collectives.
     Memory(usize),
 }
 
@@ -102,9 +102,9 @@ fn one_rank_that_overflows_stops_the_update_of_all() {
         let plan = Plan::new(&config, 4, &model, OptimConfig::default().optimizer).unwrap();
         assert!((1e-3..100.0).contains(&fine[0].0), "{config:?}: {}", fine[0].0);
         for at in 0..4 {
-            // Only the last stage knows the loss.
+            // Only the last stage has the loss.
             let mut kinds = if plan.pipeline() == 1 { vec![Broken::Pass(at)] } else { Vec::new() };
-            // What one copy alone has after the collectives it cannot have got from them.
+            // A value that one copy alone has after the collectives cannot come from them.
             if plan.replicate() == 1 {
                 kinds.push(Broken::Memory(at));
             }

@@ -17,7 +17,7 @@ pub(crate) fn model(tied: bool) -> Model {
     bessemer_fixture::model(tied, 8, 16)
 }
 
-/// What a job did: loss and norm of each step, the parameters after the last.
+/// Results of a job: loss and norm of each step, the parameters after the last.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Done {
     pub(crate) losses: Vec<f64>,
@@ -38,7 +38,7 @@ pub(crate) struct Layout {
     pub(crate) activations: ActivationConfig,
 }
 
-/// The others are there in [`crate::auxiliary`] and in [`crate::experts`] alone.
+/// The losses other than the z-loss exist in the jobs of [`crate::auxiliary`] and of [`crate::experts`] alone.
 const LOSSES: [WeighedLoss; 4] = [
     WeighedLoss::z_loss(1e-3),
     WeighedLoss::new(crate::auxiliary::NAME, 0.5),
@@ -190,21 +190,21 @@ pub(crate) fn pipelined(kind: Kind, ranks: usize, micro_batches: usize) -> Layou
 }
 
 impl Layout {
-    /// The same with `copies` times as many ranks for data, whose optimizer state is whole or cut.
+    /// Multiplies the ranks for data by `copies`; their optimizer state is whole or cut.
     pub(crate) fn with_data(mut self, copies: usize, stage: Stage, shard: u64) -> Layout {
         (self.config.stage, self.config.shard) = (stage, shard);
         self.ranks *= copies;
         self
     }
 
-    /// The same with every layer cut over two ranks.
+    /// Cuts every layer over two ranks.
     pub(crate) fn with_tensor(mut self, sequence: bool) -> Layout {
         (self.config.tensor, self.config.sequence) = (2.into(), sequence);
         self.ranks *= 2;
         self
     }
 
-    /// The same with so many layers in each stage.
+    /// Sets the number of layers of each stage.
     fn split(mut self, layers: &[u64]) -> Layout {
         self.config.stages = layers.to_vec();
         self

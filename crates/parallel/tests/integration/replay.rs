@@ -1,4 +1,4 @@
-//! Events of a step: what a rank really launches, runs and sends, and nothing that stops.
+//! Events of a step: the same launches, runs and sends as in a real step, and no deadlock.
 
 use crate::steps::{Layout, layouts, rank};
 use bessemer_collectives::Ledger;
@@ -15,7 +15,7 @@ use bessemer_tensor::null::NullBackend;
 use bessemer_tensor::op::Op;
 use std::collections::BTreeMap;
 
-/// Seconds by floating-point operations and bytes; counts what is asked for.
+/// Computes seconds from floating-point operations and bytes; counts the requests.
 #[derive(Default)]
 struct Counting {
     /// Launches and floating-point operations, by operator.
@@ -80,7 +80,7 @@ fn events(layout: &Layout, per_byte: f64) -> StepEvents {
     events_of(layout, per_byte, StepFill::default())
 }
 
-/// The events of a step that is asked for `fill`, compared with what each rank launches and sends.
+/// The events of a step that includes `fill`, compared with the launches and messages of each rank.
 fn events_of(layout: &Layout, per_byte: f64, fill: StepFill) -> StepEvents {
     let mut step = StepEvents::new(layout.ranks);
     for at in 0..layout.ranks {

@@ -19,7 +19,7 @@ const EXPERTS: usize = 4;
 struct Charged {
     /// Bytes that the rank sends in exchanges of rows.
     own: u64,
-    /// By exchange: most bytes that a rank sends or receives.
+    /// Indexed by exchange: most bytes that a rank sends or receives.
     most: Vec<u64>,
     /// Rows of the products of experts, by launch.
     rows: Vec<usize>,
@@ -95,7 +95,7 @@ fn simulated_exchanges_have_the_bytes_of_the_run() {
     ] {
         let config = ParallelConfig { experts, stage, ..ParallelConfig::default() };
         let p = experts as usize;
-        // What each rank has sent, and its choices in each layer.
+        // Bytes that each rank has sent, and its choices in each layer.
         let run = on_ranks(&model, &config, (ranks, sequences), |cpu, worker, ledger| {
             for tensor in worker.params().into_iter().filter(|t| !drawn && t.name.contains("router")) {
                 worker.write(cpu, &tensor, &vec![0.0; tensor.len()]).unwrap();
@@ -197,7 +197,7 @@ fn step_seconds(
     replay(&step.into_inner().unwrap()).unwrap().seconds()
 }
 
-/// Where all choices are at two experts of one rank, shadows of both keep all rows where they are; each travels once and its gradient once.
+/// Where all choices are at two experts of one rank, shadows of both keep all rows local; each shadow is sent once and its gradient once.
 #[test]
 fn shadows_take_rows_out_of_exchanges_and_travel_themselves() {
     let model = mixture(true);

@@ -1,4 +1,4 @@
-//! What each rank saves and loads of the job's state, in every kind of layout, on ranks that hold no memory.
+//! Elements that each rank saves and loads of the job's state, in every kind of layout, on ranks that hold no memory.
 
 #![allow(clippy::print_stdout, reason = "the dry run prints a table")]
 
@@ -41,7 +41,7 @@ fn model(kv_heads: u64) -> Model {
     .unwrap()
 }
 
-/// What rank `rank` saves, the tensors of the state, and the elements that it loads.
+/// Elements that rank `rank` saves, the tensors of the state, and the elements that it loads.
 fn rank_of(
     model: &Model,
     plan: &Plan,
@@ -244,7 +244,7 @@ fn a_state_passes_through_every_layout_without_losing_a_bit() {
     }
 }
 
-/// 7.5 billion parameters on 64 ranks: what each rank would write and read. Nothing is allocated.
+/// 7.5 billion parameters on 64 ranks: the bytes that each rank would write and read. Nothing is allocated.
 #[test]
 #[ignore = "prints a table; takes a minute"]
 fn bytes_of_64_ranks_and_7_billion_parameters() {

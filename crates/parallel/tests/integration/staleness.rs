@@ -1,4 +1,4 @@
-//! Asynchronous schedules: copies agree with each other, and what such a schedule cannot keep is refused. That they have the
+//! Asynchronous schedules: copies agree with each other, and unsupported settings are refused. That they have the
 //! bits of one process which reads weights as old is held by `bessemer-train`'s parity (`parity::`, `bessemer parity`).
 
 use bessemer_arch::{Model, ModelConfig};
@@ -103,7 +103,7 @@ fn train(case: Case) -> Vec<(Vec<LossSum>, Values)> {
     on_ranks(case.ranks * case.copies, |world| rank(case, world))
 }
 
-/// With data-parallel ranks sums are in another order; what one copy sees is what the other does.
+/// With data-parallel ranks sums are in another order; both copies compute the same.
 #[test]
 fn asynchronous_schedules_go_with_data_parallelism_and_zero_1() {
     for kind in [Kind::PipeDream, Kind::PipeDream2Bw] {

@@ -1,4 +1,4 @@
-//! Steps as lists: those of many layouts pass the verifier and say what is really sent; every wrong one is refused.
+//! Steps as lists: those of many layouts pass the verifier and list the messages that are sent; every wrong one is refused.
 
 #![allow(clippy::print_stdout, reason = "the tests print how many mutants there are")]
 
@@ -169,7 +169,7 @@ fn mixture() -> Model {
     Model { experts: Some(experts), ..config.resolve(None).unwrap() }
 }
 
-/// One rank of a layout, whose peers do not exist; what it sends is counted.
+/// One rank of a layout, whose peers do not exist; its messages are counted.
 pub(crate) fn rank(layout: &Layout, rank: usize, ledger: &Ledger, null: &mut NullBackend) -> Worker {
     let kfac = layout.config.fill.has(FillChoice::Kfac);
     let optimizer = if kfac { OptimizerChoice::Kfac } else { OptimizerChoice::AdamW };
@@ -196,7 +196,7 @@ pub(crate) fn rank(layout: &Layout, rank: usize, ledger: &Ledger, null: &mut Nul
     Worker::filled(null, &job, supplier, world).unwrap()
 }
 
-/// What a node changes (`true`), adds to or reads: to know which nodes depend on each other.
+/// Memory that a node changes (`true`), adds to or reads: determines which nodes depend on each other.
 fn touches(chunks: &[StepChunk], node: &StepNode) -> Vec<(String, Touch)> {
     let chunk = node.chunk;
     let data = &chunks[chunk].data;
@@ -237,10 +237,10 @@ fn touches(chunks: &[StepChunk], node: &StepNode) -> Vec<(String, Touch)> {
                 true => Some(data.flats[*flat].values.place),
                 false => data.flats[*flat].gradients.as_ref().map(|gradients| gradients.place),
             };
-            // Vectors of one place take turns.
+            // Vectors with the same memory alternate.
             let shared = (0..data.flats.len()).filter(|flat| place(flat) == place(&t.flat));
             let name = |flat| if gathers { values(flat) } else { gradient(flat) };
-            // What a reduction leaves, and what the replicas sum, has memory of its own.
+            // The output of a reduction, and the input of the replicas' sum, has memory of its own.
             let settled = !gathers
                 && (matches!(node.action, Action::Wait(_)) || data.second_reduction(t.flat) == Some(*t));
             all.extend(
@@ -332,7 +332,7 @@ fn other_passes(chunks: &[StepChunk], chunk: usize, pass: &Pass) -> impl Iterato
     all.into_iter()
 }
 
-/// The same node about something else of the same kind.
+/// Returns the node with another target of the same kind.
 fn retargeted(chunks: &[StepChunk], node: &StepNode) -> Vec<StepNode> {
     let with = |action| StepNode { action, ..node.clone() };
     let flats = chunks[node.chunk].data.flats.len();
@@ -409,7 +409,7 @@ fn retargeted(chunks: &[StepChunk], node: &StepNode) -> Vec<StepNode> {
     }
 }
 
-/// A reduction in each pass of what several of its units write, begun behind the first of them: that unit's position in `before`,
+/// A reduction in each pass of the outputs of several of its units, begun after the first of them: that unit's position in `before`,
 /// and the nodes that reduce its terms alone.
 fn reduced_early(
     chunks: &[StepChunk],
@@ -450,7 +450,7 @@ fn mutate(name: &str, worker: &Worker, nodes: &[StepNode], norm: bool, mutants: 
         }
     };
     for (i, node) in nodes.iter().enumerate() {
-        // Whoever plans other work verifies where it stands.
+        // The supplier of the work verifies its position.
         if matches!(node.action, Action::Filler(_)) {
             continue;
         }
@@ -485,7 +485,7 @@ fn every_wrong_step_is_refused() {
     assert!(all > 20_000 && mutants.len() == 5, "{mutants:?}");
 }
 
-/// The same holds for steps whose bubbles hold K-FAC's work, evaluations and copies at once.
+/// The same property for steps whose bubbles contain K-FAC's work, evaluations and copies at once.
 #[test]
 fn every_wrong_step_with_filled_bubbles_is_refused() {
     let mut mutants: BTreeMap<&str, usize> = BTreeMap::new();
@@ -509,7 +509,7 @@ fn every_wrong_step_with_filled_bubbles_is_refused() {
     assert!(all > 3_000 && mutants.len() == 4, "{mutants:?}");
 }
 
-/// What the list says is what the collectives of the step send.
+/// The collectives of a step send the bytes of its list.
 #[test]
 fn a_step_sends_what_its_list_says() {
     for layout in layouts().into_iter().filter(|layout| layout.updates == 1) {

@@ -10,7 +10,7 @@ use bessemer_tensor::rng::RngKey;
 
 const NAME: &str = "stream_squares";
 
-/// The sum of the squares of what enters layer 1.
+/// The sum of the squares of the input of layer 1.
 fn squares(of: Unit, unit: UnitProgram) -> UnitProgram {
     if of != Unit::Layer(1) {
         return unit;

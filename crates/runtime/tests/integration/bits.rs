@@ -1,9 +1,9 @@
 //! The bits of training: parameters after twenty steps of two tiny models with every optimizer, dropout, z-loss and clipping.
 //!
 //! The portable kernels have the same bits on every x86-64 processor, and other ones where a multiply-add is rounded once:
-//! on 64-bit Arm, whose NEON kernels have those too, and on x86-64 if the compiler may take it for granted
-//! (`RUSTFLAGS="-C target-feature=+fma"`). A change that is to keep bits leaves these values as
-//! they are; one that is not, says so and writes them anew: the test prints what it found.
+//! on 64-bit Arm, whose NEON kernels have those too, and on x86-64 if the compiler may assume FMA
+//! (`RUSTFLAGS="-C target-feature=+fma"`). A change that is to keep bits does not change these values; another one
+//! states the change and replaces them: the test prints the values that it found.
 
 use crate::{instruction_set, tiny};
 use bessemer_arch::Model;
@@ -58,7 +58,7 @@ fn trained(model: &Model, optimizer: OptimizerChoice, rung: Rung) -> u64 {
     hash(&all)
 }
 
-/// Where `a * b + c` is rounded once in plain code.
+/// Whether `a * b + c` is rounded once in plain code.
 const ROUNDED_ONCE: bool = cfg!(any(target_arch = "aarch64", target_feature = "fma"));
 
 /// Bits where a multiply-add is rounded twice.

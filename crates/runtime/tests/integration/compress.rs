@@ -49,8 +49,8 @@ fn norm(values: impl Iterator<Item = f32>) -> f64 {
 
 /// Half a unit is 2^-9 of a value in bf16 and 1/254 of a block's largest in 8 bits. A gradient is a sum over tokens of products with such
 /// values, whose errors have no common direction: it is off by a few units of its norm, and by more only where products of
-/// activations meet in a sum of small terms (the biases of keys, whose gradient is rounding). Where the input of a ReLU is made again from
-/// rounded values, some change their sign, and with it whether a gradient passes.
+/// activations are added to a sum of small terms (the biases of keys, whose gradient is rounding). Where the input of a ReLU is recomputed
+/// from rounded values, some change their sign, and with it whether a gradient passes.
 #[test]
 fn losses_keep_their_bits_and_gradients_stay_near() {
     for (label, plain) in all_kinds() {
@@ -114,18 +114,18 @@ fn slot(storage: Storage, recompute: Recompute, compression: CompressionPlan, pe
 }
 
 /// Elements of a layer as in `recompute::memory_of_a_micro_batch_is_that_of_the_formulas`, of 2 bytes in bf16 and of 1 + 4/256 in 8
-/// bits. Log-sum-exps and statistics stay. What enters and leaves the stage is as it was.
+/// bits. Log-sum-exps and statistics stay. The input and output of the stage are unchanged.
 #[test]
 fn memory_of_a_micro_batch_is_that_of_the_formulas() {
     let (sbh, lse, statistics) = (1024 * 768u64, 4 * 12 * 1024, 2 * 2 * 4 * 1024);
     for (storage, size) in [(Storage::F32, 4), (Storage::Bf16, 2)] {
         let rest = 3 * 4 * 1024 + 2 * size * sbh;
         for form in FORMS {
-            // In 1/64 bytes.
+            // Bytes per element, in units of 1/64 byte.
             let element = match form {
                 Compression::Int8 => 65,
                 _ if size == 4 => 128,
-                // Nothing is smaller than it was.
+                // The values are not smaller than without compression.
                 _ => continue,
             };
             let of = |recompute| slot(storage, recompute, form.into(), 0) - rest;
@@ -142,7 +142,7 @@ fn memory_of_a_micro_batch_is_that_of_the_formulas() {
     }
 }
 
-/// Where the backward pass is split, what the weight part reads waits for it compressed.
+/// Where the backward pass is split, operands of the weight part are kept compressed.
 #[test]
 fn split_backward_passes_keep_compressed_values_for_their_weight_part() {
     let model = named("gpt2-124m").unwrap();

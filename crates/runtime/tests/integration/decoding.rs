@@ -55,7 +55,7 @@ fn cached_logits_are_the_full_forward_logits_for_any_cut_of_the_sequence() {
                 at += new;
             }
         }
-        // Sequences of different lengths, a position of each at a time; later ones begin while others are on their way.
+        // Sequences of different lengths, a position of each at a time; later ones begin while others are in progress.
         let mut cache = Cache::new(&mut b, &d, CacheShape::slots(3, SEQ)).unwrap();
         d.prefill(&mut b, &mut cache, 2, &ids[2 * SEQ..2 * SEQ + 9]).unwrap();
         for step in 0..2 * SEQ {
@@ -76,7 +76,7 @@ fn cached_logits_are_the_full_forward_logits_for_any_cut_of_the_sequence() {
     }
 }
 
-/// Bits of the logits of a prompt and of the tokens that follow it in `slot`, while `others` are decoded beside it.
+/// Bits of the logits of a prompt and of the tokens that follow it in `slot`, while `others` are decoded in the same passes.
 fn bits_beside(
     (model, threads): (&bessemer_arch::Model, usize),
     others: usize,
@@ -118,7 +118,7 @@ fn a_sequence_has_its_own_bits_whoever_is_decoded_beside_it() {
     for (label, model) in all_kinds() {
         let ids = &tokens(5, 1).0[..SEQ];
         for prompt in [1, 9] {
-            // One token after another in a cache for one: what `generate` does.
+            // One token after another in a cache for one: as `generate` does.
             let alone = bits_beside((&model, 1), 0, 0, ids, prompt);
             for (threads, others, slot) in [(2, 0, 0), (1, 1, 1), (2, 7, 3), (1, 7, 0), (2, 2, 2)] {
                 let found = bits_beside((&model, threads), others, slot, ids, prompt);

@@ -26,7 +26,7 @@ fn stats(m: &Model) -> usize {
     }
 }
 
-/// What a plan by hand needs: letters as in the crate's documentation.
+/// Bytes of activations planned by hand: letters as in the crate's documentation.
 fn activation_bytes(m: &Model, shape: Shape, config: &ActivationConfig) -> u64 {
     let n = shape.tokens();
     let (l, d, f, v) = (m.layers, m.width, m.ffn_width, m.vocab_size);
@@ -185,7 +185,7 @@ fn impossible_shapes_batches_and_names_are_refused_with_a_reason() {
     d.decode(&mut b, &mut cache, 0, &[1; 2]).unwrap();
 }
 
-/// A mask with what its counters held when it was launched.
+/// A mask with the values of its counters at the launch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Drawn {
     p: f32,
@@ -197,7 +197,7 @@ struct Drawn {
 #[derive(Default)]
 struct Masks {
     null: NullBackend,
-    /// By buffer: u32 words that were written last.
+    /// Indexed by buffer: u32 words that were written last.
     words: HashMap<u32, Vec<u32>>,
     forward: Vec<Drawn>,
     backward: Vec<Drawn>,

@@ -104,7 +104,7 @@ fn ten_adamw_steps_have_the_losses_and_gradient_norms_of_pytorch() {
             assert!((loss - wanted).abs() < 1e-4, "{label} step {step}: loss {loss}, wanted {wanted}");
             let stats = optimizer.step(&mut b, step + 1, config.lr).unwrap();
             let wanted = record[label]["grad_norms"][step as usize].as_f64().unwrap();
-            // The closest choice of Qwen2-MoE's experts in step 9 has a margin of 1.0e-4, which nine steps may turn: one token then moves the norm.
+            // The closest choice of Qwen2-MoE's experts in step 9 has a margin of 1.0e-4, which nine steps may flip: one token then moves the norm.
             let bound = if model.experts.is_some() { 1e-3 } else { 1e-4 };
             let close = (stats.grad_norm / wanted - 1.0).abs() < bound;
             assert!(close, "{label} step {step}: gradient norm {}, wanted {wanted}", stats.grad_norm);

@@ -1,5 +1,5 @@
-//! Activations in the memory of gradients: losses and gradients keep their bits, memory is what is stated, and what would lose
-//! gradients is refused.
+//! Activations in the memory of gradients: losses and gradients keep their bits, memory is as stated, and configurations that would lose
+//! gradients are refused.
 
 use crate::tiny;
 
@@ -61,7 +61,7 @@ fn losses_and_gradients_keep_their_bits() {
     }
 }
 
-/// Parameters of which the gradients of a layer are one buffer: of its own, or all layers' by turns.
+/// Parameters, with the gradients of a layer in one buffer: of its own, or one in which all layers alternate.
 fn placed(backend: &mut dyn Backend, model: &Model, by_turns: bool) -> Vec<Param> {
     let shape = Shape { sequences: 1, seq: 1, purpose: Purpose::Train };
     let mut params = Decoder::new(&mut NullBackend::new(), model, shape).unwrap().params().to_vec();
@@ -102,8 +102,8 @@ fn of_layers(layers: usize, sequences: usize, in_gradients: bool) -> u64 {
     bytes(&null, "activations")
 }
 
-/// A layer of width D has 12 D^2 + 13 D gradients. For T tokens it keeps its input, queries, keys and values, what attention
-/// gives, the stream behind it and 4 D before the activation function: 10 T D numbers and T for each head.
+/// A layer of width D has 12 D^2 + 13 D gradients. For T tokens it keeps its input, queries, keys and values, the output of
+/// attention, the stream after it and 4 D before the activation function: 10 T D numbers and T for each head.
 #[test]
 fn layers_that_keep_less_than_their_gradients_take_no_memory_for_it() {
     let own = |sequences| of_layers(9, sequences, false) - of_layers(8, sequences, false);

@@ -1,4 +1,4 @@
-//! The backward pass against the forward pass, and what a step must not depend on: the cut into micro-batches and the
+//! The backward pass against the forward pass, and independence of a step from the cut into micro-batches and the
 //! number of threads.
 
 use crate::tiny;
@@ -68,7 +68,7 @@ fn in_micro_batches(model: &Model, sequences: usize) -> (LossSum, Vec<Vec<f32>>)
     let mut d = decoder(&mut b, model, sequences, Purpose::Train);
     let (ids, targets) = tokens(5, 4);
     let mut sum = LossSum::default();
-    // What a step before left in the gradients must not matter.
+    // Gradients left by an earlier step must not matter.
     for grad in d.params().iter().filter_map(|p| p.grad) {
         b.write_f32(grad, &vec![f32::NAN; grad.len()]).unwrap();
     }
@@ -162,7 +162,7 @@ fn three_steps_have_the_same_bits_on_any_number_of_threads() {
 
 #[test]
 fn positions_left_out_count_from_zero_in_every_sequence() {
-    // Without a table or rotation a position is nowhere read; documents count their own.
+    // Without a table or rotation no position is read; documents count their own.
     let reads = |m: &Model| {
         !matches!(m.positions, PositionChoice::None | PositionChoice::Alibi) && m.document_end.is_none()
     };
@@ -211,7 +211,7 @@ fn initial_values_have_the_written_moments_and_depend_on_seed_and_name_only() {
         names += 1;
     }
     assert_eq!(names, model.params().len());
-    // The same seed in a decoder of another shape gives the same bits; another seed does not.
+    // The same seed in a decoder of another shape has the same bits; another seed does not.
     let d = decoder(&mut b, &model, 2, Purpose::Train);
     d.init(&mut b, 11).unwrap();
     assert!(first == d.read_params(&mut b).unwrap());

@@ -141,7 +141,7 @@ fn every_mutation_of_a_program_on_a_grid_is_refused_by_name() {
                 continue;
             }
             for (choice, recompute) in [Recompute::Selective, Recompute::Full].into_iter().enumerate() {
-                // Every second, so that each model meets each grid.
+                // Takes every second combination, so that each model is tried on each grid.
                 if (kind + at + choice).is_multiple_of(2) {
                     continue;
                 }

@@ -31,7 +31,7 @@ impl Micro {
         Micro { ids: cut(&ids), targets: cut(&targets) }
     }
 
-    /// With padding to the longest length.
+    /// Pads to the longest length.
     fn padded(&self) -> Micro {
         let pad = |all: &[u32], with: u32| {
             let rows = all.chunks(all.len() / 2);
@@ -109,7 +109,7 @@ fn micro_batches_of_several_lengths_have_the_numbers_of_padded_ones() {
     }
 }
 
-/// What is in the memory of longer micro-batches before does not matter.
+/// Earlier contents of the memory of longer micro-batches do not matter.
 #[test]
 fn a_length_has_the_bits_of_a_decoder_made_for_it() {
     for (label, model) in models() {
@@ -322,7 +322,7 @@ fn input_aware_plans_stay_under_the_budget_at_every_length() {
     }
 }
 
-/// In f32 storage recomputation changes no bit, whichever layers it takes at which length.
+/// Recomputation changes no bit in f32 storage, whichever layers it takes at which length.
 #[test]
 fn input_aware_recomputation_changes_no_bit() {
     for (label, plain) in models() {

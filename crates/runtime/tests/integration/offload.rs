@@ -1,4 +1,4 @@
-//! Activations in a second memory: losses and gradients keep their bits, and what moves and stays is what is stated.
+//! Activations in a second memory: losses and gradients keep their bits, and the moved and remaining bytes are as stated.
 
 use crate::tiny;
 
@@ -13,7 +13,7 @@ use bessemer_units::{Bytes, Compression, Offload, OffloadPlan, Recompute, Recomp
 use std::collections::BTreeMap;
 use tiny::{SEQ, all_kinds, context, cpu, gradients, scored, tokens, values};
 
-/// A second memory: what lies at each first byte. What is read is gone, so that nothing stale is read.
+/// A second memory: values by first byte. A read removes the value, so that no stale value is read.
 #[derive(Default)]
 struct Second {
     held: BTreeMap<u64, Vec<u8>>,
@@ -116,8 +116,8 @@ fn micro_batches_of_several_lengths_keep_their_bits() {
     }
 }
 
-/// What one more micro-batch in flight takes in four layers of GPT-2 124M at 1 x 1024 tokens: indices, and the stream at both ends of
-/// the stage. In the second memory: what `recompute` leaves stored, in whole pages.
+/// Bytes of one more micro-batch in flight in four layers of GPT-2 124M at 1 x 1024 tokens: indices, and the stream at both ends of
+/// the stage. In the second memory: the values that `recompute` leaves stored, in whole pages.
 #[test]
 fn a_micro_batch_keeps_the_ends_of_the_stream_and_the_rest_is_away() {
     let model = named("gpt2-124m").unwrap();
@@ -241,7 +241,7 @@ fn a_budget_offloads_the_fewest_layers_and_then_recomputes() {
     );
 }
 
-/// In every length, with every number of layers that may be offloaded.
+/// Every length, with every number of layers that may be offloaded.
 #[test]
 fn a_budget_that_offloads_changes_no_bit() {
     let (_, plain) = all_kinds().into_iter().next().unwrap();

@@ -63,8 +63,8 @@ fn layouts() -> Vec<LayoutOfRank> {
     all
 }
 
-/// Whether the model of this number is tried with every mutation in the layout of that number: every fifth, so that each model meets
-/// each stream in some layout. Programs of blocks are long, and differ little from model to model.
+/// Whether the model of this number is tried with every mutation in the layout of that number: every fifth, so that each model is tried
+/// with each stream in some layout. Programs of blocks are long, and differ little from model to model.
 fn is_mutated(kind: usize, at: usize, sharing: Sharing) -> bool {
     let blocks = sharing.context().is_some_and(|context| context.method.by_blocks());
     if blocks { kind.is_multiple_of(12) } else { (kind + at).is_multiple_of(5) }
@@ -121,7 +121,7 @@ fn programs_of_every_layout_are_accepted() {
     assert!(held > 200, "{held}");
 }
 
-/// Whether a collective that started before node `at` is waited for behind it, and brings rows of the value of `view`.
+/// Whether a collective that started before node `at` is waited for after it, and writes rows of the value of `view`.
 fn is_coming(list: &[Node], at: usize, view: &View) -> bool {
     let started = |id| list[..at].iter().any(|node| matches!(node, Node::Start(c) if c.id == id));
     list[at..].iter().any(|node| match node {
@@ -130,7 +130,7 @@ fn is_coming(list: &[Node], at: usize, view: &View) -> bool {
     })
 }
 
-/// Programs that differ from this one in one place, with what was done: those that the sample takes.
+/// Programs that differ from this one in one place, with the change: those that the sample takes.
 fn mutants(unit: &UnitProgram, phase: Phase, sample: &mut Sample) -> Vec<(String, UnitProgram)> {
     let list = unit.list(phase);
     let mut all = Vec::new();
@@ -202,7 +202,7 @@ fn mutants(unit: &UnitProgram, phase: Phase, sample: &mut Sample) -> Vec<(String
                 }
                 let users = |node: &Node| node.touches().iter().any(|t| t.value() == moved.value());
                 match node {
-                    // Before the last node that writes the value, or behind its first reader.
+                    // Before the last node that writes the value, or after its first reader.
                     Node::Offload(_) => {
                         let writes = |node: &Node| {
                             let mut touches = node.touches().into_iter();
@@ -229,7 +229,7 @@ fn mutants(unit: &UnitProgram, phase: Phase, sample: &mut Sample) -> Vec<(String
             Node::Launch(launch) if ["quantise", "dequantise"].contains(&launch.op.name()) => {
                 with(format!("{at}: {} removed", launch.op.name()), &|l| drop(l.remove(at)));
             }
-            // The rest of an operand's rows too, some of which are on their way.
+            // Reads the rest of an operand's rows too, some of which are in flight.
             Node::Launch(_) => {
                 for read in node.touches().into_iter().filter(|touch| touch.access == Access::Read) {
                     let value = &unit.values[read.value()];
@@ -245,7 +245,7 @@ fn mutants(unit: &UnitProgram, phase: Phase, sample: &mut Sample) -> Vec<(String
                 }
             }
         }
-        // Neighbours, one of which writes what the other touches.
+        // Swaps neighbours, one of which writes what the other touches.
         if let Some(next) = list.get(at + 1) {
             let (a, b) = (node.touches(), next.touches());
             let depend = a.iter().any(|x| {
@@ -316,7 +316,7 @@ fn every_mutation_of_a_compressed_layer_is_refused_by_name() {
     assert!(count > either(100, 200), "{count}");
 }
 
-/// Offloading adds nodes of its own to a layer. What they move is as it is, or compressed.
+/// Offloading adds nodes of its own to a layer. The moved values are uncompressed, or compressed.
 #[test]
 fn every_mutation_of_an_offloaded_layer_is_refused_by_name() {
     let (label, model) = all_kinds().into_iter().next().unwrap();
@@ -368,7 +368,7 @@ fn every_mutation_of_an_annotated_program_is_refused_by_name() {
     assert!(count > either(125, 500), "{count}");
 }
 
-/// A matrix that is sharded along the width of the residual stream: the error says which recipe key is wrong.
+/// A matrix that is sharded along the width of the residual stream: the error names the recipe key that is wrong.
 #[test]
 fn a_layout_conflict_names_the_recipe_key() {
     let (_, model) = all_kinds().swap_remove(0);
@@ -405,7 +405,7 @@ fn an_operand_on_every_rank_is_refused() {
     assert!(e.contains("mlp.down.bias is added by more than one rank"), "{e}");
 }
 
-/// Without the versions of a sealed program, from the operators' rules alone: a reduction or a gather that is left out, a
+/// Checks programs without the versions of a sealed program, from the operators' rules alone: a reduction or a gather that is left out, a
 /// reduction that is made twice, a wait that is left out.
 #[test]
 fn collectives_that_are_missing_or_doubled_break_the_rules() {
@@ -449,7 +449,7 @@ fn check(name: &str, text: &str) {
     );
 }
 
-/// What a reviewer reads: a layer of GPT-2 and of Llama on one device, and on a rank of two in several layouts.
+/// Text for reviewers: a layer of GPT-2 and of Llama on one device, and on a rank of two in several layouts.
 #[test]
 fn printed_programs_are_the_golden_files() {
     for name in ["gpt2-124m", "llama-1b"] {

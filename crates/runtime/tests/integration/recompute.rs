@@ -1,4 +1,4 @@
-//! Recomputation: the bits of a pass that has kept everything, memory by written formulas, and what is computed again.
+//! Recomputation: the bits of a pass that has kept everything, memory by written formulas, and the recomputed values.
 
 use crate::tiny;
 
@@ -120,7 +120,7 @@ fn memory_of_a_micro_batch_is_that_of_the_formulas() {
                 let found = slot(storage, &policy.into(), (degree, Stream::ROWS)) - rest(size, degree as u64);
                 assert_eq!(found, 4 * whole / degree as u64, "{policy} over {degree} ranks");
             }
-            // Rajbhandari et al. 2020, section 6.1: 1/t of each layer's input. What enters and leaves the stage is whole.
+            // Rajbhandari et al. 2020, section 6.1: 1/t of each layer's input. The input and output of the stage are whole.
             let found = slot(storage, &Recompute::Full.into(), (degree, Stream::PARTITIONED));
             let ends = rest(size, 1) + size * sbh;
             assert_eq!(found - ends, 4 * size * sbh / degree as u64, "partitioned over {degree} ranks");

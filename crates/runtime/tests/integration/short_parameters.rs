@@ -101,7 +101,7 @@ fn a_step_is_that_of_an_f32_decoder_with_rounded_weights() {
     }
 }
 
-/// Three hundred steps on the same two batches: masters gather what single updates of short weights would lose.
+/// Three hundred steps on the same two batches: masters accumulate updates that are too small for short weights.
 #[test]
 fn training_with_short_parameters_goes_the_way_of_f32() {
     let (label, model) = models().swap_remove(0);
@@ -124,7 +124,7 @@ fn training_with_short_parameters_goes_the_way_of_f32() {
     for (weights, grads) in [(DType::Bf16, DType::F32), (DType::Bf16, DType::Bf16), (DType::F16, DType::F16)]
     {
         let short = run(weights, grads);
-        // What docs/lab-log.md quotes: run with --nocapture.
+        // The output that docs/lab-log.md quotes: run with --nocapture.
         println!("{label}: weights {weights}, gradients {grads}: {} for {}", short[299], full[299]);
         for (at, (s, f)) in short.iter().zip(&full).enumerate() {
             assert!((s - f).abs() < 0.03 * f + 0.03, "{label}, {weights}, {grads}: step {at}: {s} for {f}");

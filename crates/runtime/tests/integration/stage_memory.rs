@@ -1,4 +1,4 @@
-//! What a stage holds and computes, by the ledger and the counts of the null backend.
+//! Memory and operators of a stage, by the ledger and the counts of the null backend.
 
 use bessemer_arch::{Model, named};
 use bessemer_runtime::{

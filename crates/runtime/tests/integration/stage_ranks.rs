@@ -1,4 +1,4 @@
-//! What other ranks hear of a backward pass that is split: which calls come in which part, and with what.
+//! Calls of [`StageRanks`] in a split backward pass: which calls come in which part, and with what.
 
 use crate::tiny;
 

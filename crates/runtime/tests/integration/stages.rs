@@ -18,18 +18,18 @@ use tiny::{SEQ, all_kinds, context, cpu, models, relative, scored, tokens, value
 const SHAPE: Shape = Shape { sequences: 2, seq: SEQ, purpose: Purpose::Train };
 const MICRO: usize = 3;
 
-/// Which stages split their backward passes.
+/// Stages that split their backward passes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Split {
     None,
     All,
-    /// Those with odd numbers.
+    /// The stages with odd numbers.
     Odd,
     /// Every stage, but not of the second micro-batch, whose whole backward pass comes before the first weight part.
     NotSecond,
 }
 
-/// What a run leaves: losses of each micro-batch, and gradients by name.
+/// Results of a run: losses of each micro-batch, and gradients by name.
 #[derive(Debug, PartialEq)]
 struct Outcome {
     losses: Vec<LossSum>,
@@ -103,7 +103,7 @@ struct Chain {
 impl Chain {
     fn forward(&mut self, b: &mut dyn Backend, ranks: &mut dyn StageRanks, m: usize) {
         let data = data();
-        // What the context says of accumulation is not looked at.
+        // The context's `accumulate` is ignored.
         let ctx = StepContext { accumulate: m.is_multiple_of(2), ..ctx(&data.1, m) };
         for s in 0..self.stages.len() {
             if s > 0 {
@@ -169,7 +169,7 @@ fn chain(
         };
         d.weigh_losses(&[WeighedLoss::z_loss(0.01)]).unwrap();
         weights(b, &d, tensor_shard);
-        // What a first micro-batch replaces.
+        // Values that a first micro-batch replaces.
         for grad in d.params().iter().filter_map(|p| p.grad) {
             b.write_f32(grad, &vec![f32::NAN; grad.len()]).unwrap();
         }
@@ -177,7 +177,7 @@ fn chain(
     }
     let pending = vec![vec![None; MICRO]; stages.len()];
     let mut c = Chain { stages, split, losses: Vec::new(), pending };
-    // Forward passes of others lie between a micro-batch's own, and input parts of others before its weight part.
+    // Forward passes of others run between a micro-batch's own, and input parts of others before its weight part.
     c.forward(b, ranks, 0);
     c.forward(b, ranks, 1);
     c.backward(b, ranks, 0);
@@ -286,7 +286,7 @@ fn stored_and_rounded_activations_go_through_stages_too() {
     }
 }
 
-/// Of two micro-batches in flight one keeps everything, and the other what the policy says.
+/// One of two micro-batches in flight keeps everything, and the other follows the policy.
 #[test]
 fn micro_batches_that_keep_everything_have_the_bits_of_others() {
     let mut sample = Sample::one_in(3);
@@ -300,7 +300,7 @@ fn micro_batches_that_keep_everything_have_the_bits_of_others() {
     }
 }
 
-/// What each member of a group makes of one layout, whole or in stages.
+/// Outcome of one layout on each member of a group, whole or in stages.
 fn members(
     model: &Model,
     degree: usize,
@@ -380,7 +380,7 @@ fn a_loss_alone_goes_through_stages_of_trainers_and_of_scorers() {
                 weights(&mut b, &d, &tensor_shard);
                 stages.push(d);
             }
-            // Both micro-batches are under way before the first loss is asked for.
+            // Both micro-batches are in flight before the first loss is read.
             for s in 0..3 {
                 for slot in [1, 0] {
                     if s > 0 {

@@ -18,7 +18,7 @@ use bessemer_units::{Recompute, Storage};
 use group::{Groups, part_of, sum};
 use tiny::{SEQ, context, cpu, dense_kinds, gradients, models, relative, scored, tokens};
 
-/// What a run leaves: losses of a forward pass, of two micro-batches, and the gradients.
+/// Results of a run: losses of a forward pass, of two micro-batches, and the gradients.
 #[derive(PartialEq)]
 pub(crate) struct Outcome {
     pub(crate) losses: Vec<f64>,
@@ -39,7 +39,7 @@ pub(crate) enum Along {
     Groups(usize, usize),
 }
 
-/// How ranks share layers.
+/// Layouts in which ranks share layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sharing {
     pub(crate) along: Along,
@@ -65,12 +65,12 @@ const fn by(method: ContextMethod, order: ContextOrder) -> Sharing {
 }
 
 impl Sharing {
-    /// The same in lines of so many ranks.
+    /// Adds lines of so many ranks.
     pub(crate) const fn with_line(self, tensor: usize, line: LineStream) -> Sharing {
         Sharing { along: Along::Both(tensor), stream: Stream { line, ..self.stream } }
     }
 
-    /// The same between groups of so many ranks that exchange heads.
+    /// Adds groups of so many ranks that exchange heads.
     pub(crate) const fn with_heads(self, heads: usize) -> Sharing {
         let line = match self.along {
             Along::Both(line) => line,
@@ -238,7 +238,7 @@ fn portions_together_have_the_losses_and_gradients_of_the_whole() {
                         continue;
                     }
                     let what = format!("{label}, dropout {dropout}");
-                    // One tensor shard has nobody to talk to: its products are terms of sums of one.
+                    // A single tensor shard has no peers: its products are terms of sums of one.
                     hold(&what, &model, degree, sharing, ActivationConfig::default(), 2e-5);
                     held += 1;
                 }
@@ -441,7 +441,7 @@ fn recomputed_and_rounded_activations_may_be_cut_too() {
     }
 }
 
-/// What a rank has gathered is what it would have kept.
+/// Gathered values of a rank are the ones that it would have kept.
 #[test]
 fn partitioned_activations_have_the_bits_of_whole_ones() {
     let mut sample = Sample::one_in(3);
@@ -553,7 +553,7 @@ fn what_a_portion_cannot_do_is_refused() {
         .unwrap();
 }
 
-/// What a hand-made plan needs, for pre-normalised f32 models without QK-norm and documents.
+/// Bytes of a hand-made plan, for pre-normalised f32 models without QK-norm and documents.
 #[test]
 fn activations_of_a_stream_sharded_by_rows_take_no_more_than_a_plan_by_hand() {
     for (label, model) in &models()[..2] {

@@ -85,7 +85,7 @@ fn pooled(b: &mut dyn Backend, specs: Vec<ParamSpec>) -> Vec<Param> {
     for s in &specs {
         *lengths.entry(s.id.unit()).or_default() += s.len();
     }
-    // As long as the longest of its kind.
+    // Allocates for the longest of each kind.
     let mut longest: BTreeMap<Unit, usize> = BTreeMap::new();
     for (unit, len) in lengths {
         let most = longest.entry(kind(unit)).or_default();

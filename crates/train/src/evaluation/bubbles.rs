@@ -1,9 +1,9 @@
-//! An evaluation of which some batches pass the bubbles of the next training step.
+//! An evaluation, some batches of which run in the bubbles of the next training step.
 //!
 //! ```text
 //! step s ─► evaluation is due: the batches that do not fit into the bubbles are scored at once
 //! step s+1: its passes read the weights of step s, and so do the others in its bubbles (parallel.fill = "evaluation")
-//!           ─► losses are brought together and added up in the order of the text: the record of step s
+//!           ─► losses are gathered and summed in the order of the text: the record of step s
 //! ```
 //! The numbers are those of an evaluation between the two steps, bit by bit.
 
@@ -32,9 +32,9 @@ pub(crate) struct Bubbles {
 struct Pending {
     /// Steps and tokens.
     at: (u64, u64),
-    /// Of every token, by batch.
+    /// Losses of every token, by batch.
     losses: Vec<Vec<f32>>,
-    /// So many batches pass the bubbles of the step, the first ones.
+    /// Number of batches that run in the bubbles of the step, the first ones.
     capacity: usize,
     /// Spent on it besides bubbles.
     seconds: f64,
@@ -49,7 +49,7 @@ pub(super) struct Ended {
     pub(super) seconds: f64,
 }
 
-/// What a step that evaluates in its bubbles is given: this rank's part of each batch.
+/// Inputs and outputs of a step that evaluates in its bubbles: this rank's part of each batch.
 pub(crate) struct InBubbles<'a> {
     batches: &'a [Batch],
     losses: &'a mut [Vec<f32>],
@@ -92,7 +92,7 @@ impl TokenLosses for Collector {
     }
 }
 
-/// Losses that are known already, as a model that evaluation asks.
+/// Losses that are already computed, as a model for evaluation.
 pub(super) struct Known {
     shape: (usize, usize),
     losses: std::vec::IntoIter<Vec<f32>>,
@@ -130,7 +130,7 @@ impl Bubbles {
         self.batches.len()
     }
 
-    /// Begins an evaluation: what does not fit into the bubbles is scored now.
+    /// Begins an evaluation: batches that do not fit into the bubbles are scored now.
     pub(crate) fn begin(
         &mut self,
         backend: &mut dyn Backend,
@@ -169,8 +169,8 @@ impl Bubbles {
         self.pending = None;
     }
 
-    /// Ends the evaluation: `passed`: the batches that fit have gone through a step's bubbles, else they are scored now,
-    /// unless a rank is asked to `stop`.
+    /// Ends the evaluation. `passed`: the batches that fit have run in a step's bubbles; otherwise they are scored now,
+    /// unless a rank is requested to `stop`.
     pub(super) fn end(
         &mut self,
         backend: &mut dyn Backend,

@@ -13,14 +13,14 @@ use bessemer_runtime::TokenBatch;
 use bessemer_tensor::{Backend, TensorError};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A rank as a model that evaluation can ask.
+/// A rank as a model for evaluation.
 pub(crate) struct RankLosses<'a> {
     runner: &'a mut Runner,
     backend: &'a mut dyn Backend,
-    /// Whose losses are where, by rank of the world; neighbours of the tensor axis have the same ones,
+    /// Position of each rank's losses, by rank of the world; neighbours of the tensor axis have the same ones,
     /// and of a pipeline only the rank with the head has any.
     parts: Parts,
-    /// Request to stop, which may come to any rank. Without one every pass is made.
+    /// Request to stop, which may arrive at any rank. Without one every pass is made.
     stop: Option<&'a AtomicBool>,
     /// Error that ended a pass; evaluation returns its text alone.
     failed: Option<TrainError>,
@@ -51,7 +51,7 @@ impl<'a> RankLosses<'a> {
         }
     }
 
-    /// The losses of a batch, or [`EvalError::Stopped`] on all ranks if one of them was asked to stop.
+    /// The losses of a batch, or [`EvalError::Stopped`] on all ranks if one of them was requested to stop.
     pub(crate) fn losses(
         &mut self,
         inputs: &[u32],

@@ -9,7 +9,7 @@ use bessemer_runtime::LengthPlan;
 use bessemer_units::Offload;
 
 impl Trainer {
-    /// Records what this session trains, and how.
+    /// Records the model, data and configuration of this session.
     pub(super) fn announce(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
         if let Some(resume) = self.resumed.clone() {
             self.append(resume.into(), observer)?;
@@ -89,7 +89,7 @@ impl Trainer {
         text.join("; ")
     }
 
-    /// What the run reads of each component of its mixture, for its log.
+    /// Shares that the run reads of each component of its mixture, for its log.
     fn shares(&self) -> Vec<runlog::MixtureShare> {
         let taken = self.loader.taken(self.samples_at_end());
         let share = |taken: bessemer_loader::Taken| runlog::MixtureShare {

@@ -1,15 +1,15 @@
-//! Numbers that a broken machine makes: ranks that should hold the same bits are compared, and a suspicious step is computed again.
+//! Checks for a broken machine: ranks that should hold the same bits are compared, and a suspicious step is computed again.
 //!
 //! ```text
 //! passes ─► (every n steps) are the sums between ranks those of their terms? ── no ──► the same passes again, as below
 //!        ─► have replicas the same norm of the gradient? ── no ──► as well
 //!        ─► (every n steps) do replicas hold the same bits? ── no ──► back to the newest checkpoint, the same steps again
 //!        ─► finite, no spike? ── no ──► the same passes again: same bits? ── yes ──► the model made them: skip, rewind or diverge
-//!        ─► update                                                └─ no ──► once more; what two of three agree on is taken
+//!        ─► update                                                └─ no ──► once more; the result of two of three is used
 //! a checkpoint is due ─► do replicas hold the same bits? ── no ──► as above, nothing is saved
 //! ```
-//! All checkpoints have been compared before they are written, so the newest one is from before the fault. What the run computes
-//! again has the bits of a run that nothing disturbed. What follows for the host: [`consequence`].
+//! All checkpoints have been compared before they are written, so the newest one is from before the fault. The recomputed steps
+//! have the bits of an undisturbed run. Consequences for the host: [`consequence`].
 
 use super::Trainer;
 use super::saving::Restored;
@@ -43,15 +43,15 @@ const CONSEQUENCE: &str = "consequence of a fault";
 /// Elements that are read and hashed at a time: they stay in the caches in between.
 const BLOCK: usize = 1 << 16;
 
-/// In place of hosts, in the message about a consequence.
+/// Marker in place of hosts, in the message about a consequence.
 const DISAMBIGUATE: &str = "\n";
 
 /// A rank's part of the checks.
 pub(super) struct Integrity {
     config: IntegrityConfig,
-    /// What this rank holds and others hold too, by the set of holders, and the number of the set.
+    /// Stretches that this rank holds and others hold too, by the set of holders, and the number of the set.
     sets: Vec<(u64, Vec<HeldStretch>)>,
-    /// Whether any rank holds what another holds.
+    /// Whether any rank holds stretches that another rank holds too.
     compares: bool,
     /// All that this rank holds, if it is checked at rest.
     at_rest: Vec<HeldStretch>,
@@ -63,7 +63,7 @@ pub(super) struct Integrity {
     gradients: OwnSlices,
     block: Vec<f32>,
     hash: Fingerprint,
-    /// Of the sums between ranks.
+    /// Check of the sums between ranks.
     pub(super) sums: SumCheck,
     host: String,
 }
@@ -74,7 +74,7 @@ struct Finding {
     check: &'static str,
     verdict: FaultVerdict,
     suspects: BTreeSet<usize>,
-    /// One of the suspects is wrong for sure, and the others are not suspects.
+    /// True if the fault is certainly one of the suspects; the others are not suspects.
     named: bool,
     text: String,
 }
@@ -93,7 +93,7 @@ fn of_bytes(bytes: &[u8]) -> Vec<u64> {
 }
 
 impl Integrity {
-    /// Finds out what this rank holds that others hold too. `sums`: wraps the worker's communicators.
+    /// Finds the stretches that this rank and others hold. `sums`: wraps the worker's communicators.
     pub(super) fn set_up(
         worker: &mut Worker,
         recipe: &Recipe,
@@ -140,7 +140,7 @@ impl Integrity {
         every > 0 && (step + 1).is_multiple_of(every)
     }
 
-    /// Hashes what this rank shares: one number for each set of holders.
+    /// Hashes the values that this rank shares: one number for each set of holders.
     fn held(&mut self, backend: &mut dyn Backend) -> Result<Vec<HeldHash>, TrainError> {
         let mut held = Vec::with_capacity(self.sets.len());
         for (set, stretches) in &self.sets {
@@ -181,7 +181,7 @@ impl Integrity {
         Ok(self.hash.value())
     }
 
-    /// Hash of the gradients that this rank stands for.
+    /// Hash of the gradients that this rank contributes.
     fn gradients(&mut self, backend: &mut dyn Backend) -> Result<u64, TrainError> {
         self.hash.reset();
         let (all, mut at) = (self.gradients.elements(), 0);
@@ -229,19 +229,19 @@ pub(crate) fn norms_differ(
 }
 
 impl Trainer {
-    /// Whether ranks are to be compared in the step at hand, whose passes are over.
+    /// Whether ranks are to be compared in the current step, whose passes are done.
     pub(super) fn comparison_is_due(&self) -> bool {
         let every = self.integrity.config.every_steps;
         self.integrity.compares && (self.state.step + 1).is_multiple_of(every)
     }
 
-    /// Whether ranks are to be compared after steps that began at `before`, of a schedule whose steps have no moment in between.
+    /// Whether ranks are to be compared after steps that began at `before`, of a schedule whose steps cannot be interrupted.
     pub(super) fn comparison_was_due(&self, before: u64) -> bool {
         let every = self.integrity.config.every_steps;
         self.integrity.compares && self.state.step / every > before / every
     }
 
-    /// Compares what ranks should hold alike. False if they do not: the run has then gone back, and computes the same steps again. All ranks
+    /// Compares the values that ranks should hold alike. False if they do not: the run has then gone back, and computes the same steps again. All ranks
     /// call this, with the number of the step at hand.
     pub(super) fn replicas_agree(
         &mut self,
@@ -285,7 +285,7 @@ impl Trainer {
         Ok(false)
     }
 
-    /// The state has been read from a checkpoint: what was hashed before is gone.
+    /// Called when the state has been read from a checkpoint: forgets the earlier hash.
     pub(super) fn state_was_replaced(&mut self) {
         self.integrity.hash_at_rest = None;
     }
@@ -299,7 +299,7 @@ impl Trainer {
         Ok(())
     }
 
-    /// Checks that the state is what the newest update has left. False if it is not on some rank: the run has then gone back, and computes
+    /// Checks that the state is unchanged since the newest update. False if it is not on some rank: the run has then gone back, and computes
     /// the same steps again.
     pub(super) fn has_rested(&mut self, observer: &mut dyn Observer) -> Result<bool, TrainError> {
         let Some(before) = self.integrity.hash_at_rest.take() else { return Ok(true) };
@@ -315,7 +315,7 @@ impl Trainer {
         Ok(false)
     }
 
-    /// The state is not to be trusted: goes back to the newest checkpoint, and decides about the hosts.
+    /// Handles a state that may be wrong: goes back to the newest checkpoint, and decides about the hosts.
     fn mend(&mut self, finding: Finding, observer: &mut dyn Observer) -> Result<(), TrainError> {
         let back_to = self.go_back_to_intact(observer)?;
         self.conclude(finding, back_to, observer)?;
@@ -340,7 +340,7 @@ impl Trainer {
         Ok(Some(self.state.step))
     }
 
-    /// Records a fault, and ends the run here if it had better go on elsewhere.
+    /// Records a fault, and ends the run here if it should continue on other hosts.
     fn conclude(
         &mut self,
         finding: Finding,
@@ -406,7 +406,7 @@ impl Trainer {
     }
 
     /// Runs the passes of a suspicious step again, of which `passes` are the first; returns those that two computations agree on, or
-    /// `None` if the run has gone back. Of suspicious steps in a row the first is enough: what follows from the same parameters is as
+    /// `None` if the run has gone back. In a row of suspicious steps the first is enough: later steps with the same parameters are as
     /// suspicious.
     pub(super) fn validated(
         &mut self,
@@ -435,7 +435,7 @@ impl Trainer {
             let named = suspects.len() == 1;
             Finding { found_at, check, verdict, suspects, named, text }
         };
-        // Work in bubbles goes on from pass to pass, so that such a pass cannot be computed twice.
+        // Work in bubbles continues from pass to pass, so that such a pass cannot be computed twice.
         if RankFill::of_mut(&mut self.runner.worker).is_some() {
             return match check {
                 "sums" => {
@@ -479,7 +479,7 @@ impl Trainer {
         }
     }
 
-    /// What is wrong with a sum between ranks in the passes that are over, if they were checked. The same on every rank.
+    /// Returns the defect of a sum between ranks in the passes that are done, if they were checked. The same on every rank.
     fn wrong_sum(&mut self) -> Result<Option<String>, TrainError> {
         if !self.integrity.sums_are_due(self.state.step) {
             return Ok(None);

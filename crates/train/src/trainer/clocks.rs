@@ -1,13 +1,13 @@
 //! One clock for the traces of all ranks.
 //!
-//! Ranks of one machine share a clock; those of others may be some milliseconds off. A barrier bounds by how much: nobody
-//! leaves it before everybody has come. With t the time of a common clock, o its distance to a rank's own and rank 0's
+//! Ranks of one machine share a clock; those of others may be some milliseconds off. A barrier bounds by how much: no rank
+//! leaves it before all ranks have entered. With t the time of a common clock, o its distance to a rank's own and rank 0's
 //! distance 0, over several barriers
 //!
 //! ```text
 //! entered_r - left_0  <=  o_r  <=  left_r - entered_0
 //! ```
-//! Where 0 is among what is possible it is taken (so on one machine times are exact), else the middle.
+//! If 0 is in this interval it is used (so on one machine times are exact), else the middle.
 
 use crate::TrainError;
 use bessemer_parallel::Worker;
@@ -16,12 +16,12 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 /// Barriers by which clocks are compared.
 const ROUNDS: usize = 8;
 
-/// A rank's clock, and how far the others are from that of rank 0.
+/// A rank's clock, and the offsets of the other ranks' clocks from that of rank 0.
 #[derive(Debug)]
 pub(super) struct Clocks {
     base: Instant,
     base_nanos: u64,
-    /// By rank.
+    /// Indexed by rank.
     offsets: Vec<i64>,
 }
 
@@ -62,7 +62,7 @@ impl Clocks {
     }
 }
 
-/// How far a clock is ahead of rank 0's; moments are entered, left, entered, left of the same barriers.
+/// Offset of a clock from rank 0's; moments are entered, left, entered, left of the same barriers.
 fn offset(first: &[u64], other: &[u64]) -> i64 {
     let pairs = || first.as_chunks::<2>().0.iter().zip(other.as_chunks::<2>().0);
     let least = pairs().map(|(f, o)| o[0] as i64 - f[1] as i64).max().unwrap_or(0);
@@ -81,7 +81,7 @@ mod tests {
     fn clocks_are_only_moved_as_far_as_barriers_say() {
         // Entered at 10 and 13, left at 15 and 14.
         assert_eq!(offset(&[10, 15, 30, 34], &[13, 14, 31, 35]), 0);
-        // The same with a clock that is 1000 ahead: between 1013 - 15 and 1014 - 10, 1031 - 34 and 1035 - 30.
+        // The same moments with a clock that is 1000 ahead: between 1013 - 15 and 1014 - 10, 1031 - 34 and 1035 - 30.
         assert_eq!(offset(&[10, 15, 30, 34], &[1013, 1014, 1031, 1035]), (998 + 1004) / 2);
         assert_eq!(offset(&[1013, 1014, 1031, 1035], &[10, 15, 30, 34]), -(998 + 1004) / 2);
     }

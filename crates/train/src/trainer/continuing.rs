@@ -1,6 +1,6 @@
 //! Going on from a saved state under a recipe that may have changed since.
 //!
-//! Counts go on: steps, samples and tokens are those of the whole run. A step takes the next samples of the order, however
+//! Counts continue: steps, samples and tokens are those of the whole run. A step takes the next samples of the order, however
 //! many the present batch has, so none is taken twice or left out. Where the batch changes, the state notes what had been done; the rate
 //! of a step is that of the present recipe's schedule at as many tokens.
 
@@ -22,7 +22,7 @@ use std::sync::Arc;
 pub(super) struct LearningRate {
     schedule: Schedule,
     origin: BatchOrigin,
-    /// Tokens of earlier training behind which the schedule goes on.
+    /// Tokens of earlier training after which the schedule continues.
     before: u64,
     step_tokens: u64,
 }
@@ -43,7 +43,7 @@ impl LearningRate {
     }
 }
 
-/// How a run goes on from a saved state.
+/// Plan for resuming a run from a saved state.
 pub(super) struct Continuation {
     state: TrainState,
     plan: BatchPlan,
@@ -70,10 +70,10 @@ fn changed_keys(before: &str, now: &str) -> Vec<ChangedKey> {
 }
 
 impl Trainer {
-    /// Works out how the run goes on from a state, which was saved under `recipe` where that is known, in `place`.
+    /// Determines how the run resumes from a state, which was saved under `recipe` where that is known, in `place`.
     ///
     /// # Errors
-    /// A state of another model or tokenizer; data that do not last for the run.
+    /// A state of another model or tokenizer; data that are too few for the run.
     pub(super) fn continuation(
         &self,
         saved: TrainState,
@@ -128,7 +128,7 @@ impl Trainer {
         Ok(Continuation { state, plan, loader, change })
     }
 
-    /// Goes on as worked out, when the tensors are there.
+    /// Resumes as determined, when the tensors are loaded.
     pub(super) fn go_on(&mut self, continuation: Continuation) {
         let Continuation { state, plan, loader, change } = continuation;
         self.batches.replace(Arc::new(loader.clone()));
@@ -167,7 +167,7 @@ impl Trainer {
         done.samples + (self.plan.steps - done.step) * self.plan.sequences_per_step
     }
 
-    /// Records that the run goes on under a changed recipe, if it does.
+    /// Records that the run continues under a changed recipe, if it does.
     pub(super) fn append_change(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
         self.change.take().map_or(Ok(()), |change| self.append(change.into(), observer))
     }

@@ -1,5 +1,5 @@
-//! When and from what a rank writes checkpoints (CheckFreq: Mohan et al. 2021, section 4.1): from the device while training waits,
-//! or from a copy in host memory, which a thread writes while training goes on.
+//! Checkpoint writing of a rank (CheckFreq: Mohan et al. 2021, section 4.1): from the device while training waits,
+//! or from a copy in host memory, which a thread writes while training continues.
 //!
 //! ```text
 //! beside steps (save.async):   step s is over, a save is due ─► what belongs to it besides tensors is written down; a thread copies
@@ -10,15 +10,15 @@
 //!                              step s + 1 copy parts of the state in their bubbles, before the update
 //!                              ─► a thread of every rank writes the checkpoint of step s beside step s + 1, s + 2 ..
 //! ```
-//! Only updates change what is saved. Should something else do so, the device holds it up until the copy is made
+//! Only updates change the saved state. If another operator writes it, the device delays that operator until the copy is made
 //! ([`bessemer_tensor::Backend::begin_read`]).
 //!
-//! There are two copies beside steps: one is made while the other is written, and waits until that is done. The threads
-//! write one checkpoint after the other, in the same order on every rank, and talk in a group of their own, so that their messages do
-//! not mix with those of training. Going back and the end of the run wait for them. What is written has the bits of a save
-//! while training waits. A run that dies meanwhile has the checkpoint before it: one becomes visible when it is whole.
+//! There are two copies for saves during steps: one is made while the other is written, and waits until that is done. The threads
+//! write one checkpoint after the other, in the same order on every rank, and communicate in a group of their own, so that their messages do
+//! not mix with those of training. Going back and the end of the run wait for them. The checkpoint has the bits of a save
+//! while training waits. A run that dies during a save still has the previous checkpoint: one becomes visible when it is whole.
 //!
-//! A save that failed is known to the ranks at different moments. They end together, before the next step ([`Trainer::agree_to_stop`]).
+//! Ranks detect a failed save at different moments. They end together, before the next step ([`Trainer::agree_to_stop`]).
 
 use super::Trainer;
 use super::interval::StepTimes;
@@ -44,7 +44,7 @@ const VALUES_OF_A_PAGE: usize = 1024;
 /// Message: whether a copy holds values that are not finite.
 const NOT_FINITE: &str = "copy with values that are not finite";
 
-/// How long a rank whose training failed waits for a checkpoint that is being written.
+/// Time that a rank whose training failed waits for a checkpoint that is being written.
 const PATIENCE_AFTER_ERROR: Duration = Duration::from_secs(2);
 
 /// Reasons of a rank to stop before the next step, as bits of a word.
@@ -58,14 +58,14 @@ pub(super) enum CopyPlan {
     None,
     /// No copy, because they do not fit.
     DoNotFit,
-    /// Two, made beside the passes of steps.
+    /// Two copies, made during the passes of steps.
     BesideSteps,
     /// One, made in bubbles.
     InBubbles,
 }
 
 impl CopyPlan {
-    /// Counts the copies that the recipe asks for into `memory`.
+    /// Counts the copies that the recipe requests into `memory`.
     pub(super) fn new(
         save: &SaveConfig,
         fill: Option<&FillPlan>,
@@ -94,9 +94,9 @@ impl CopyPlan {
 pub(super) struct SaveCost {
     /// Seconds that training waited.
     pub(super) stalled: f64,
-    /// Of these, seconds for the copy of the state: for its begin, and until it was made; nothing of a save without such a copy.
+    /// Seconds of the stall for the copy of the state: for its begin, and until it was made; nothing of a save without such a copy.
     pub(super) copied: Option<f64>,
-    /// Whether the checkpoint was written beside training.
+    /// Whether the checkpoint was written concurrently with training.
     pub(super) beside: bool,
 }
 
@@ -118,32 +118,32 @@ struct CopiedState {
     cost: SaveCost,
 }
 
-/// A rank's part of saving, and where the save in progress stands.
+/// A rank's part of saving, and the state of the save in progress.
 pub(super) struct Saver {
     to: Destination,
     /// Slices that this rank writes.
     slices: Arc<OwnSlices>,
     /// All ranks; while no thread has it.
     group: Option<Box<dyn Communicator>>,
-    /// Ends what a thread does in the group.
+    /// Interrupts a thread's calls in the group.
     breaker: Breaker,
     copies: CopyPlan,
-    /// Memory for copies beside steps.
+    /// Memory for copies that are made during steps.
     free: Vec<Vec<f32>>,
     /// Touches the pages of that memory.
     preparing: Option<JoinHandle<Vec<Vec<f32>>>>,
-    /// A copy that the passes of a step go on beside.
+    /// A copy that is made during the passes of a step.
     copying: Option<CopyInProgress>,
     /// A copy that waits until the save in progress is over.
     waiting: Option<CopiedState>,
-    /// The next step's passes copy: what is saved besides, on the first rank, and how long training waited for the save before it.
+    /// Set if the next step's passes copy: contents besides tensors, on the first rank, and the time that training waited for the previous save.
     planned: Option<(Option<Identity>, SaveCost)>,
     saving: Option<JoinHandle<Done>>,
     /// Removes checkpoints that are no longer kept; the next save waits for it.
     removing: Option<Removal>,
-    /// A save failed whose error is not reported yet.
+    /// Error of a failed save that is not reported yet.
     failed: Option<TrainError>,
-    /// Seconds of steps beside saves and without.
+    /// Seconds of steps during saves and without.
     pub(super) times: StepTimes,
 }
 
@@ -165,7 +165,7 @@ impl Saver {
         self.to.bytes()
     }
 
-    /// Plans what this rank saves, makes a group for the ranks' messages, and memory for copies.
+    /// Plans the slices that this rank saves, makes a group for the ranks' messages, and memory for copies.
     pub(super) fn set_up(
         worker: &mut Worker,
         recipe: &Recipe,
@@ -228,7 +228,7 @@ impl Saver {
         4 * count * self.slices.elements() as u64
     }
 
-    /// Whether copies were wanted and do not fit on some rank.
+    /// Whether copies were requested and do not fit on some rank.
     pub(super) fn lacks_memory(&self) -> bool {
         self.copies == CopyPlan::DoNotFit
     }
@@ -247,7 +247,7 @@ impl Saver {
         self.free.pop()
     }
 
-    /// Whether the next step is asked to copy.
+    /// Whether the next step is to copy.
     pub(super) fn is_planned(&self) -> bool {
         self.planned.is_some()
     }
@@ -285,7 +285,7 @@ impl Saver {
 }
 
 impl Trainer {
-    /// Whether any rank was asked to stop, here `asked`. All ranks learn here if a save has failed that they wrote beside the last
+    /// Whether any rank was requested to stop, here `asked`. All ranks detect here if a save has failed that they wrote during the last
     /// steps, and end with its error.
     pub(super) fn agree_to_stop(
         &mut self,
@@ -322,7 +322,7 @@ impl Trainer {
         }
     }
 
-    /// Begins to copy what this rank saves, as the step that is over has left it.
+    /// Begins to copy the state that this rank saves, as of the last step.
     fn begin_copy(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
         let (begun, step) = (Instant::now(), self.state.step);
         // The step between may have been gone back from.
@@ -382,14 +382,14 @@ impl Trainer {
         let copied = CopiedState { step, identity, copy, cost };
         match (&self.saver.saving, &self.saver.failed) {
             (Some(_), _) => self.saver.waiting = Some(copied),
-            // What comes after a save that failed is not begun, on no rank.
+            // A save after a failed one is not begun, on no rank.
             (None, Some(_)) => self.saver.free.push(copied.copy.into_memory()),
             (None, None) => self.start_thread(copied)?,
         }
         Ok(())
     }
 
-    /// What a checkpoint of the step that is over holds besides tensors, on the first rank.
+    /// Contents of a checkpoint of the last step besides tensors, on the first rank.
     fn identity_on_root(&mut self) -> Result<Option<Identity>, TrainError> {
         match &self.records {
             Some(records) => self.identity(records.syncer()?).map(Some),
@@ -415,7 +415,7 @@ impl Trainer {
         written
     }
 
-    /// The passes of a step are over, nothing is updated yet: a copy that they have made goes to a thread.
+    /// Called when the passes of a step are done and no parameter is updated yet: passes a copy that they have made to a thread.
     pub(super) fn begin_saving(&mut self) -> Result<(), TrainError> {
         let Some((identity, cost)) = self.saver.planned.take() else { return Ok(()) };
         let copy = take_snapshot(&mut self.runner.worker)?;
@@ -427,7 +427,7 @@ impl Trainer {
         let mut group = self.saver.take_group()?;
         let (to, removing) = (self.saver.to.clone(), self.saver.removing.take());
         let run = move || {
-            // Both take the store's lock.
+            // Both need the store's lock.
             let removed = removing.map_or(Ok(()), removal_result);
             let CopiedState { step, identity, copy, cost } = copied;
             let values = SliceValues::Copied(&copy);
@@ -500,7 +500,7 @@ impl Trainer {
         }
     }
 
-    /// Before the run returns: the save in progress is waited for, and what the next step was to copy is saved now.
+    /// Called before the run returns: waits for the save in progress, and saves now the state that the next step was to copy.
     pub(super) fn end_copying(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
         if let Err(e) = self.end_copy() {
             self.recover(e, observer)?;
@@ -521,7 +521,7 @@ fn removal_result(removal: Removal) -> Result<(), TrainError> {
     })
 }
 
-/// Makes memory for two copies. Its pages are touched beside the first steps: at the first copy they would cost more than the
+/// Allocates memory for two copies. Its pages are touched during the first steps: at the first copy they would cost more than the
 /// copy itself.
 fn prepare_memory(elements: usize) -> Result<JoinHandle<Vec<Vec<f32>>>, TrainError> {
     let run = move || {

@@ -1,4 +1,4 @@
-//! A run whose numbers are not finite any more: which checkpoints stay meanwhile, and the way back to a healthy one.
+//! A run with values that are not finite: the checkpoints that it keeps, and the way back to a healthy one.
 
 use super::Trainer;
 use super::saving::Restored;
@@ -12,14 +12,14 @@ use bessemer_recipe::OnDivergence;
 const ROLLBACKS: u32 = 3;
 
 impl Trainer {
-    /// Whether the newest step was taken: no spike, and nothing that is not finite.
+    /// Whether the newest step was applied: no spike, and all values finite.
     pub(super) fn is_healthy(&self) -> bool {
         self.taken && self.skipped_in_a_row == 0 && self.state.spikes.in_a_row == 0
     }
 
-    /// Removes the checkpoints that the recipe does not keep; none while steps are skipped, because the ones from before
-    /// may be the last that are any good.
-    /// `beside`: while training goes on.
+    /// Removes the checkpoints that the recipe does not keep; none while steps are skipped, because the earlier ones
+    /// may be the last healthy ones.
+    /// `beside`: while training continues.
     pub(super) fn rotate(&mut self, beside: bool) -> Result<(), TrainError> {
         if !self.is_healthy() {
             return Ok(());
@@ -37,7 +37,7 @@ impl Trainer {
         self.validation.filter(|v| kept && v.0 == self.state.step).map(|v| v.1)
     }
 
-    /// Whether the step that is over has one of the lowest validation losses so far.
+    /// Whether the last step has one of the lowest validation losses so far.
     pub(super) fn is_among_the_best(&self) -> bool {
         let most = self.input.recipe.save.keep_best;
         self.validation_now().is_some_and(|loss| self.state.clone().note_validation(loss, most))
@@ -70,8 +70,8 @@ impl Trainer {
         self.state.step - u64::from(self.skipped_in_a_row)
     }
 
-    /// After a save that was refused because of values that are not finite: goes back if the recipe says so. Any other error
-    /// stays one.
+    /// Handles a save that was refused because of values that are not finite: goes back if the recipe requests it. Returns any other
+    /// error unchanged.
     pub(super) fn recover(&mut self, e: TrainError, observer: &mut dyn Observer) -> Result<(), TrainError> {
         match e {
             TrainError::Diverged { what, .. } => self.diverged(what, observer),
@@ -79,25 +79,25 @@ impl Trainer {
         }
     }
 
-    /// The run has diverged, on all ranks: goes back to the last healthy checkpoint and on with the data behind what the
-    /// run has seen, or ends with an error that names that checkpoint.
+    /// Handles a divergence, on all ranks: goes back to the last healthy checkpoint and continues with the data after those
+    /// consumed, or ends with an error that names that checkpoint.
     pub(super) fn diverged(&mut self, what: String, observer: &mut dyn Observer) -> Result<(), TrainError> {
         let rolls_back = self.input.recipe.train.on_divergence == OnDivergence::Rollback;
         // A checkpoint that is being written may be the one to go back to.
         self.end_saving(true, observer)?;
         let (from, samples) = (self.state.step, self.state.loader.samples);
         let window = self.input.recipe.train.spike_window;
-        // Without getting far past the last time: the checkpoint of that time was not healthy after all.
+        // The run has not got far past the last time: the checkpoint of that time was not healthy after all.
         let again = self.state.spikes.rollback.filter(|r| from <= r.from.saturating_add(window));
         let times = again.map_or(0, |r| r.times) + 1;
         if !rolls_back || times > ROLLBACKS {
             return Err(self.divergence(what));
         }
-        // Behind a checkpoint that did not help an older one, if there is one.
+        // Tries a checkpoint before the one that did not help, if there is one.
         let older = again.and_then(|r| r.to.checked_sub(1)).filter(|last| self.has_checkpoint_until(*last));
         let last = older.unwrap_or_else(|| self.last_taken());
         let last = self.runner.worker.broadcast_from_root("checkpoint to roll back to, at most", last)?;
-        // Where none can be read, the error of the divergence says so.
+        // If none can be read, the error of the divergence reports it.
         let restored = match self.load_newest("checkpoint to roll back to", last, true) {
             Err(TrainError::Checkpoint(
                 CheckpointError::NothingValid { .. } | CheckpointError::OnRank { .. },

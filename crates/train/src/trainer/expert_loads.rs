@@ -1,4 +1,4 @@
-//! Loads of experts: what the record of a step has of them, and a warning about a router that prefers one expert.
+//! Loads of experts: their part of a step's record, and a warning about a router that prefers one expert.
 
 use super::Trainer;
 use crate::TrainError;
@@ -26,7 +26,7 @@ struct LayerLoads<'a> {
 /// Experts with most of the tokens of their layers.
 #[derive(Debug, Default)]
 pub(super) struct LoadWatch {
-    /// By expert of all layers: steps in a row with more than its share.
+    /// Indexed by expert of all layers: steps in a row with more than its share.
     in_a_row: Vec<u32>,
 }
 

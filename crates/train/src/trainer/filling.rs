@@ -1,8 +1,8 @@
-//! What a run does in the bubbles of its steps (`parallel.fill`): when evaluations and saves are due, and where they stand.
+//! Work of a run in the bubbles of its steps (`parallel.fill`): when evaluations and saves are due, and their progress.
 //!
 //! ```text
 //! step s ─► an evaluation is due: it is pending; a save is due: its copies are planned
-//! step s+1: passes, with both in the bubbles (the worker knows which program that is)
+//! step s+1: passes, with both in the bubbles (the worker selects the program for it)
 //!        ─► the losses are gathered: the record of step s; then the threads begin with the copies: the checkpoint of step s
 //!        ─► the update
 //! ```
@@ -16,14 +16,14 @@ use bessemer_filling::{RankFill, StepFill};
 use std::sync::atomic::AtomicBool;
 
 impl Trainer {
-    /// How ranks share the work, and what they do in bubbles.
+    /// Text on the layout of the ranks, and on the work in bubbles.
     pub(super) fn layout_text(&mut self) -> String {
         let batches = self.evaluator.bubbles().map_or(0, |bubbles| bubbles.count());
         let fill = RankFill::of(&self.runner.worker).map(|fill| fill.summary(batches));
         format!("{}{}", self.layout().summary(), fill.unwrap_or_default())
     }
 
-    /// What the next step does in its bubbles besides work that every step does.
+    /// Work of the next step in its bubbles besides the work of every step.
     pub(super) fn step_fill(&mut self) -> StepFill {
         StepFill {
             evaluates: self.evaluator.bubbles().is_some_and(|bubbles| bubbles.is_pending()),
@@ -47,8 +47,8 @@ impl Trainer {
         }
     }
 
-    /// Ends an evaluation that is pending. `passed`: a step has taken it through its bubbles; `kept`: and was not gone back from.
-    /// One that has not passed ends without a record where a rank is asked to `stop`.
+    /// Ends an evaluation that is pending. `passed`: a step has run it in its bubbles; `kept`: and was not gone back from.
+    /// One that has not passed ends without a record if a rank is requested to `stop`.
     pub(super) fn end_evaluation(
         &mut self,
         (passed, kept): (bool, bool),
@@ -68,8 +68,8 @@ impl Trainer {
         }
     }
 
-    /// The passes of a step are over, nothing is updated yet: a copy that was made beside them, or by them, goes to a thread, behind the records of
-    /// the step before.
+    /// Called when the passes of a step are done and no parameter is updated yet: passes a copy that was made during or by them to a thread,
+    /// after the records of the preceding step.
     pub(super) fn after_passes(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
         self.end_copy()?;
         if !self.saver.is_planned() {
@@ -82,14 +82,14 @@ impl Trainer {
     /// After a step, which was `kept` or gone back from.
     pub(super) fn after_step(&mut self, kept: bool, observer: &mut dyn Observer) -> Result<(), TrainError> {
         self.end_evaluation((true, kept), observer, None)?;
-        // Of an asynchronous schedule, whose updates lie within the program.
+        // Copies of an asynchronous schedule, whose updates are within the program.
         if let Err(e) = self.end_copy() {
             self.recover(e, observer)?;
         }
         self.end_saving(false, observer)
     }
 
-    /// Before the run returns, possibly before the step whose bubbles were to evaluate and to copy.
+    /// Called before the run returns, possibly before the step whose bubbles were to evaluate and to copy.
     pub(super) fn end_filling(
         &mut self,
         observer: &mut dyn Observer,

@@ -1,8 +1,8 @@
 //! Continued training: a run that begins with the parameters of a checkpoint, of another run or an imported model.
 //!
-//! Steps, samples and records begin at 0, as does the data order. The optimizer's state is fresh, or that of the checkpoint with the count of its
-//! updates, without which bias corrections would scale its moments up. The learning-rate schedule begins, or goes on behind the tokens that the
-//! checkpoint was trained on. What was taken over stands in the state of the run, which never asks for the checkpoint again.
+//! Steps, samples and records begin at 0, as does the data order. The optimizer's state is fresh, or that of the checkpoint with the count of
+//! its updates, without which bias corrections would scale its moments up. The learning-rate schedule begins, or continues after the tokens that
+//! the checkpoint was trained on. The run's state contains the values taken over, so that the checkpoint is not opened again.
 
 use super::Trainer;
 use super::continuing::LearningRate;

@@ -1,4 +1,4 @@
-//! How many steps lie between two saves (`save.every = "auto"`): an overhead budget, as in CheckFreq (Mohan et al. 2021, section 4.2),
+//! Number of steps between two saves (`save.every = "auto"`): an overhead budget, as in CheckFreq (Mohan et al. 2021, section 4.2),
 //! and Young's optimum against the work that failures cost, in both directions.
 //!
 //! ```text
@@ -37,7 +37,7 @@ impl Smoothed {
     }
 }
 
-/// Seconds of steps, apart for those with a save beside them.
+/// Seconds of steps, separately for those during a save.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct StepTimes {
     clean: Smoothed,
@@ -46,19 +46,19 @@ pub(super) struct StepTimes {
     steps: u64,
 }
 
-/// Cost of a save to the steps beside it.
+/// Cost of a save to the steps during it.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Interference {
-    /// Steps beside it.
+    /// Steps during the save.
     pub(super) steps: u64,
-    /// By which share they were longer than steps without a save, if both are known.
+    /// Relative slowdown against steps without a save, if both are known.
     pub(super) slowdown: Option<f64>,
-    /// By how many seconds they were longer in all; at least 0.
+    /// Seconds of slowdown in total; at least 0.
     pub(super) seconds: f64,
 }
 
 impl StepTimes {
-    /// Takes note of a step; `beside`: a save was being written when it began. The first step of a session counts for nothing.
+    /// Records a step; `beside`: a save was being written when it began. The first step of a session is ignored.
     pub(super) fn note(&mut self, seconds: f64, beside: bool) {
         if beside {
             self.beside += seconds;
@@ -68,7 +68,7 @@ impl StepTimes {
         }
     }
 
-    /// The save beside the last steps is over.
+    /// Called when the save during the last steps is done.
     pub(super) fn take(&mut self) -> Interference {
         let (beside, steps) = (std::mem::take(&mut self.beside), std::mem::take(&mut self.steps));
         let clean = self.clean.0.filter(|clean| *clean > 0.0 && steps > 0);
@@ -79,7 +79,7 @@ impl StepTimes {
         }
     }
 
-    /// Seconds of a step without a save beside it.
+    /// Seconds of a step without a concurrent save.
     pub(super) fn clean(&self) -> Option<f64> {
         self.clean.0
     }
@@ -93,7 +93,7 @@ pub(super) struct SaveSeconds {
     pub(super) writing: f64,
 }
 
-/// Steps that each reason asks for.
+/// Steps that each criterion requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Terms {
     budget: u64,
@@ -121,7 +121,7 @@ impl Terms {
         self.budget.max(self.writing).max(wanted).max(1)
     }
 
-    /// Whether a failure can cost more work than is wanted.
+    /// Whether a failure can cost more work than `save.every_seconds`.
     fn is_late(&self, every: u64) -> bool {
         self.recovery.is_some_and(|recovery| every > recovery.max(1))
     }
@@ -158,7 +158,7 @@ pub(super) struct IntervalUpdate {
 }
 
 impl SaveInterval {
-    /// `failures`: sessions of the run that failed; `step`: the step from which this one goes on.
+    /// `failures`: sessions of the run that failed; `step`: the step from which this session resumes.
     pub(super) fn new(config: &SaveConfig, failures: u64, step: u64) -> SaveInterval {
         SaveInterval {
             overhead: config.overhead,
@@ -191,7 +191,7 @@ impl SaveInterval {
         (self.last, self.begun) = (step, true);
     }
 
-    /// A save is over. `step_seconds`: of a step without a save beside it; `run_seconds`: for how long the run has trained.
+    /// Called when a save is done. `step_seconds`: of a step without a concurrent save; `run_seconds`: for how long the run has trained.
     pub(super) fn measured(
         &mut self,
         step: u64,
@@ -241,8 +241,8 @@ impl SaveInterval {
         update
     }
 
-    /// Up at once, as far as the terms or the cost of the last save (`cost`, in steps) ask for; down by a tenth after several cheap
-    /// saves in a row.
+    /// Raises the interval at once, as far as the terms or the cost of the last save (`cost`, in steps) require; lowers it by a tenth after
+    /// several cheap saves in a row.
     fn next(&mut self, terms: &Terms, cost: f64) -> u64 {
         let wanted = terms.every();
         let Some(now) = self.every else { return wanted };
@@ -307,13 +307,13 @@ mod tests {
         assert_eq!((changed.before, steps), (None, (50, 23, 130, Some(300))));
         assert_eq!(changed.mtbf_seconds, 33_840.0);
         assert_eq!(after(save(0.3, 0.7, 45.0)), (130, IntervalUpdate::default()));
-        // 4 s in 130 steps of 2 s are 1.5 % instead of 1: up by half, as this save alone asks for more.
+        // 4 s in 130 steps of 2 s are 1.5 % instead of 1: up by half, as this save alone requires more.
         let (every, update) = after(save(3.0, 1.0, 45.0));
         assert_eq!((every, update.changed.unwrap().before), (195, Some(130)));
-        // 2.1 s ask for 105 steps by the budget, 188 by failures. Cheap ones bring it down, by a tenth after three.
+        // 2.1 s require 105 steps by the budget, 188 by failures. Cheap ones lower it, by a tenth after three.
         let cheap: Vec<u64> = (0..12).map(|_| after(save(0.1, 0.1, 1.0)).0).collect();
         assert_eq!(cheap, [195, 195, 175, 175, 175, 157, 157, 157, 141, 141, 141, 126]);
-        // What takes long to write waits for nothing else.
+        // A save that takes long to write waits for nothing else.
         let (every, update) = after(save(0.1, 0.1, 9000.0));
         assert!(every > 1000, "{every}");
         let warning = update.warning.unwrap();
@@ -331,7 +331,7 @@ mod tests {
         assert_eq!(every(0, 0.0), 130);
         // Four times the rate.
         assert_eq!(every(3, 0.0), 65);
-        // None in three times the expected time.
+        // No failure in three times the expected time.
         assert_eq!(every(0, 3.0 * 33_840.0), 260);
     }
 

@@ -1,8 +1,8 @@
-//! What the first steps of a planned run take, by item, to be held against the plan.
+//! Measurements of the first steps of a planned run, by item, to be compared with the plan.
 //!
-//! The time of every step counts, of which the median is taken; the last few steps are watched: each rank notes when the orders of its
-//! program and its collectives ran. What a collective takes that runs beside the computation is no time of the step; what the
-//! computation waits for it is. One of these steps is counted: the bytes that the first rank sends, by axis.
+//! The time of every step counts, and the median is taken; the last few steps are watched: each rank records when the instructions of its
+//! program and its collectives ran. The duration of a collective that runs concurrently with the computation is not part of the step time; the
+//! time that the computation waits for it is. One of these steps is counted: the bytes that the first rank sends, by axis.
 
 use crate::TrainError;
 use crate::memory::COPIES;
@@ -79,17 +79,17 @@ impl Measuring {
         }
     }
 
-    /// Counts what goes through a communicator.
+    /// Counts the bytes sent through a communicator.
     pub(super) fn wrap(&self, world: Box<dyn Communicator>) -> Box<dyn Communicator> {
         self.ledger.wrap(world)
     }
 
-    /// A step begins; `noted`: somebody else takes its notes.
+    /// Called when a step begins; `noted`: the trace already takes the notes.
     pub(super) fn turn(&mut self, worker: &mut Worker, noted: bool) {
         let step = self.steps;
         self.steps += 1;
         if self.steps == self.last {
-            // What is counted is one step.
+            // Counts one step only.
             self.ledger.clear();
         }
         if step < WARM || step >= self.last || step + WATCHED < self.last || noted {
@@ -142,7 +142,7 @@ impl Measuring {
         self.watched += 1;
     }
 
-    /// Gathers what the ranks measured, with the bytes of `copies` for checkpoints; the record is the same on all of them. All ranks call this.
+    /// Gathers the measurements of the ranks, with the bytes of `copies` for checkpoints; the record is the same on all of them. All ranks call this.
     pub(super) fn gather(
         &mut self,
         worker: &mut Worker,

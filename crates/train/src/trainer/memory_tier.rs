@@ -1,12 +1,12 @@
-//! Copies of the state in shared memory (`save.memory`): made after steps, and gone on from when the run is started again.
+//! Copies of the state in shared memory (`save.memory`): made after steps, and used when the run is started again.
 //!
 //! ```text
-//! after a step     what the rank saves ─► its older slot in shared memory ─► (keep = "peers") the memory of other failure domains
-//! at the start     what copies are there, over all ranks ─► the newest step of which all are there ─► a rank whose memory is lost gets its
+//! after a step     state that the rank saves ─► its older slot in shared memory ─► (keep = "peers") the memory of other failure domains
+//! at the start     copies over all ranks ─► the newest step of which all are there ─► a rank whose memory is lost gets its
 //!                  copy from a peer ─► every rank reads the elements that it needs from the ranks that saved them
 //! ```
-//! A copy is used if it is at least as new as the newest checkpoint on disk and has the same layout: another layout is the disk's affair.
-//! A rank that cannot make copies gives one warning, and the run continues with checkpoints on disk alone.
+//! A copy is used if it is at least as new as the newest checkpoint on disk and has the same layout; another layout is restored from disk.
+//! A rank that cannot make copies emits one warning, and the run continues with checkpoints on disk alone.
 
 mod copy;
 mod elements;
@@ -46,20 +46,20 @@ const BROKEN: &str = "ranks that make no more copies";
 
 /// Most threads of a rank that copy: more do not write to memory faster.
 const MOST_THREADS: usize = 8;
-/// Bytes of a rank's small files beside its slots, at most.
+/// Bytes of a rank's small files besides its slots, at most.
 const SMALL_FILES: u64 = 64 << 10;
 /// Longest time that a piece for a peer waits for an idle network: longer than most collectives over a slow one take.
 const PATIENCE: Duration = Duration::from_millis(250);
 /// File in the directory of checkpoints: which copies belong to the run, and how often it was launched. Without it they are another run's.
 pub const RUN_FILE: &str = ".memory.json";
 
-/// Group for copies to peers, and the collectives that they give way to.
+/// Group for copies to peers, and the collectives that have priority over them.
 pub(super) struct PeerGroup {
     group: Box<dyn Communicator>,
     in_flight: InFlight,
 }
 
-/// Makes the group in which copies travel to peers, if the recipe asks for them. Collectives of the returned world are counted.
+/// Makes the group in which copies are sent to peers, if the recipe requests them. Collectives of the returned world are counted.
 pub(super) fn peer_group(
     config: &MemoryConfig,
     mut world: Box<dyn Communicator>,
@@ -83,11 +83,11 @@ pub(super) struct MemoryTier {
     launch: Launch,
     memory: HostMemory,
     peers: Option<PeerCopies>,
-    /// How all this is done, for the first lines of a session.
+    /// Text on how copies are kept, for the first lines of a session.
     summary: String,
     copier: Copier,
     notes: Vec<u8>,
-    /// A checkpoint of the step that the session goes on from was due, and is not on disk.
+    /// True if a checkpoint of the step that the session resumes from was due, and is not on disk.
     owes_save: bool,
     /// No more copies are made.
     broken: bool,
@@ -98,9 +98,9 @@ pub(super) struct MemoryTier {
 #[derive(Debug, Clone, Copy, Default)]
 struct Copied {
     count: u64,
-    /// Steps that had none because the copy before was still on its way to peers.
+    /// Steps that had none because the preceding copy was still in flight to peers.
     skipped: u64,
-    /// Seconds for which training has waited, and those of them for what lies elsewhere.
+    /// Seconds for which training has waited, and those of them for parts stored elsewhere.
     seconds: f64,
     elsewhere: f64,
     /// Seconds of a step.
@@ -225,8 +225,8 @@ impl MemoryTier {
         }))
     }
 
-    /// Copies what the rank saves into its older slot and what other ranks' memory and the store hold of it there, and hands the copy over for
-    /// the peers. Ranks that send to each other call this together.
+    /// Copies the state that the rank saves into its older slot and the parts that other ranks' memory and the store hold of it, and passes
+    /// the copy on for the peers. Ranks that send to each other call this together.
     fn copy(
         &mut self,
         worker: &mut Worker,
@@ -251,8 +251,8 @@ impl MemoryTier {
         Ok(())
     }
 
-    /// Sends and receives what lies in other ranks' memory, and stores what this rank's memory has no space for. All ranks go through the parts in
-    /// the same order, so none waits for ever, and go on after an error of their own, so none waits for them.
+    /// Sends and receives the parts in other ranks' memory, and stores those that this rank's memory has no space for. All ranks process the
+    /// parts in the same order, and continue after an error of their own, so there is no deadlock.
     fn copy_elsewhere(
         &mut self,
         worker: &mut Worker,
@@ -287,7 +287,7 @@ impl MemoryTier {
         result
     }
 
-    /// Text on what the session has copied.
+    /// Text on the copies of the session.
     fn outcome(&self) -> String {
         let Copied { count, skipped, seconds, elsewhere, step } = self.copied;
         let mean = seconds / count.max(1) as f64;
@@ -332,7 +332,7 @@ impl MemoryTier {
         (0..self.parts.list().len()).flat_map(of_part).collect()
     }
 
-    /// The directory in which a part's slots lie.
+    /// The directory that contains a part's slots.
     fn directory(&self, part: usize) -> Option<&SlotDirectory> {
         match self.parts.list()[part].tier {
             Tier::Memory => Some(&self.memory.directory),
@@ -367,7 +367,7 @@ struct OpenDirectory {
     lock: FileLock,
 }
 
-/// Removes copies in memory of this user's runs whose directories are gone or belong to other runs, where no process is at work
+/// Removes copies in memory of this user's runs whose directories are gone or belong to other runs, where no process works
 /// on them, and returns the paths. Besides the config's directory it looks into the default one.
 pub fn sweep_copies_in_memory(config: &MemoryConfig) -> Vec<PathBuf> {
     let default = MemoryConfig::default().directory;
@@ -379,7 +379,7 @@ pub fn sweep_copies_in_memory(config: &MemoryConfig) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Path of the run directory without links, which is kept beside copies.
+/// Path of the run directory without links, which is stored with copies.
 fn real_path(run: &ConfinedDir) -> PathBuf {
     run.path().canonicalize().unwrap_or_else(|_| run.path().to_owned())
 }
@@ -400,15 +400,15 @@ fn open(
 }
 
 impl OpenDirectory {
-    /// Bytes of memory that the rank has for copies, of which the rest of the run leaves `left`. Where what does not fit may lie elsewhere, it has
-    /// its share of the file system, which `on_host` ranks use; else ranks share it as they need.
+    /// Bytes of memory that the rank has for copies, of which the rest of the run leaves `left`. If the overflow may be stored elsewhere, it
+    /// has its share of the file system, which `on_host` ranks use; otherwise ranks share it as they need.
     fn space(&self, config: &MemoryConfig, left: Bytes, on_host: usize) -> u64 {
         let (ranks, spare) = match overflow::is_allowed(config) {
             // Locks and directories take a little as well.
             true => (on_host.max(1) as u64, SMALL_FILES),
             false => (1, 0),
         };
-        // What a killed process has left is counted as taken.
+        // Memory that a killed process has left is counted as used.
         let used = self.directory.used_bytes() / ranks;
         let files = (self.directory.free_bytes().unwrap_or(u64::MAX) / ranks).saturating_sub(spare);
         let free = left.0.min(files).saturating_add(used);
@@ -517,19 +517,19 @@ fn copy_threads(threads: u64, ranks: usize) -> usize {
 }
 
 impl Trainer {
-    /// Whether a checkpoint of the present step was due before the run was killed. Then it may be needed to go back to.
+    /// Whether a checkpoint of the present step was due before the run was killed. Then it may be needed for a rollback.
     pub(super) fn owes_save(&mut self) -> bool {
         self.memory_tier.as_mut().is_some_and(|tier| std::mem::take(&mut tier.owes_save))
     }
 
-    /// How copies in memory are kept, for the log.
+    /// Text on how copies in memory are kept, for the log.
     pub(super) fn memory_text(&self) -> Option<String> {
         self.memory_tier.as_ref().map(|tier| tier.summary.clone())
     }
 
-    /// Makes a copy of the state if one is due after the step that is over. The first rank says what is wrong if none can be made any more.
+    /// Makes a copy of the state if one is due after the last step. The first rank reports the reason if none can be made any more.
     pub(super) fn copy_to_memory(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
-        // What is half done is not in the state: neither work that spans steps nor an evaluation that awaits the next step's bubbles.
+        // Unfinished work is not in the state: neither work that spans steps nor an evaluation that awaits the next step's bubbles.
         let pending = self.evaluator.bubbles().is_some_and(|bubbles| bubbles.is_pending());
         let (step, worker) = (self.state.step, &mut self.runner.worker);
         if let Some(peers) = self.memory_tier.as_ref().and_then(|tier| tier.peers.as_ref()) {
@@ -584,7 +584,7 @@ impl Trainer {
         }
     }
 
-    /// The run goes on after `step`: later copies are no longer its own. All ranks call this.
+    /// Called when the run resumes after `step`: later copies are no longer its own. All ranks call this.
     pub(super) fn forget_copies_after(&mut self, step: u64) -> Result<(), TrainError> {
         let (rank, first) = (self.runner.worker.rank(), self.records.is_some());
         let Some(tier) = &mut self.memory_tier else { return Ok(()) };
@@ -611,7 +611,7 @@ impl Trainer {
         if let Some(tier) = self.memory_tier.take_if(|_| saved) {
             let directories = [Some(tier.memory.directory.clone()), tier.memory.store.clone()];
             drop(tier);
-            // Other ranks of this host remove the same; what stays is swept when the run directory is gone.
+            // Other ranks of this host remove the same; remaining files are swept when the run directory is gone.
             directories.into_iter().flatten().for_each(|directory| drop(directory.remove()));
             // Only if nothing else is in it.
             let _ = self.input.directory.remove_dir(overflow::store());

@@ -1,12 +1,12 @@
 //! Tensors of a checkpoint into a rank's buffers.
 //!
-//! Every rank reads the elements that its layout needs. Of N ranks with the same weights each reads all of them, N times the
-//! checkpoint's bytes from a file system that they share. Read once, each reads a part of what it has in common with others and sends it to
-//! them (ByteCheckpoint: Wan et al. 2025, section 4.2): of R ranks that want the same V bytes each reads V/R
-//! and receives V (R - 1)/R, 4 MiB at a time. Which ranks want the same of a tensor is found by hashes of what they want.
+//! Every rank reads the elements that its layout needs. If N ranks have the same weights, each reads all of them, N times the
+//! checkpoint's bytes from a file system that they share. With shared reads, each reads a part of the common elements and sends it to the
+//! others (ByteCheckpoint: Wan et al. 2025, section 4.2): of R ranks that need the same V bytes each reads V/R
+//! and receives V (R - 1)/R, 4 MiB at a time. Hashes of the needed elements show which ranks need the same ones of a tensor.
 //!
-//! What a class of such ranks wants is one stream, tensor after tensor. Ranks take turns in reading stripes of it. A chunk is verified whole, so a stripe of
-//! four chunks makes a rank read at most five. Stripes are read ahead, by all ranks at the same time.
+//! The elements that a class of such ranks needs are one byte stream, tensor after tensor. Ranks read stripes of it round-robin. A chunk is
+//! verified whole, so a stripe of four chunks makes a rank read at most five. Stripes are read ahead, by all ranks at the same time.
 
 use super::memory_tier::host;
 use crate::TrainError;
@@ -56,7 +56,7 @@ pub fn read_tensors<'t, E: From<ParallelError> + From<CheckpointError>>(
     })
 }
 
-/// Whether ranks read what they have in common once. All ranks call this.
+/// Whether ranks read common elements once. All ranks call this.
 pub(super) fn reads_once(worker: &mut Worker, choice: SharedReads) -> Result<bool, TrainError> {
     if worker.plan().ranks() == 1 {
         return Ok(false);
@@ -71,7 +71,7 @@ pub(super) fn reads_once(worker: &mut Worker, choice: SharedReads) -> Result<boo
     })
 }
 
-/// Ranks that want the same elements of some tensors.
+/// Ranks that need the same elements of some tensors.
 struct Class {
     ranks: Vec<usize>,
     group: Box<dyn Communicator>,
@@ -79,10 +79,10 @@ struct Class {
 
 /// A tensor as this rank reads it.
 struct Reading {
-    /// All elements that the rank wants.
+    /// All elements that the rank needs.
     wanted: Runs,
     elements: usize,
-    /// Position of its class; `None` if no other rank wants the same.
+    /// Position of its class; `None` if no other rank needs the same.
     class: Option<usize>,
     /// First element in the stream of its class.
     first: usize,
@@ -97,11 +97,11 @@ impl Reading {
     }
 }
 
-/// [`read_tensors`], where what several ranks want is read once. All ranks call this, with the same checkpoint. A rank that finds damage
-/// takes part to the end, so that none waits for it.
+/// [`read_tensors`], with elements that several ranks need read once. All ranks call this, with the same checkpoint. A rank that finds
+/// damage participates to the end, to avoid a deadlock.
 ///
 /// # Errors
-/// As [`read_tensors`]; an answer of another rank.
+/// Same errors as [`read_tensors`]; an error of another rank.
 pub(super) fn read_tensors_once<E: From<ParallelError> + From<CheckpointError>>(
     worker: &mut Worker,
     backend: &mut dyn Backend,
@@ -110,7 +110,7 @@ pub(super) fn read_tensors_once<E: From<ParallelError> + From<CheckpointError>>(
 ) -> Result<(), E> {
     let (readings, mut classes) = classify(worker, tensors)?;
     let rank = worker.rank();
-    // In elements of 4 bytes, in whole windows.
+    // Counts elements of 4 bytes, in whole windows.
     let chunk = loaded.manifest().files.iter().map(|file| file.chunk_bytes as usize).max().unwrap_or(0);
     let stripe = (CHUNKS * chunk / 4).next_multiple_of(WINDOW).max(WINDOW);
     let shares = tensors.iter().zip(&readings).flat_map(|(tensor, reading)| {
@@ -160,7 +160,7 @@ pub(super) fn read_tensors_once<E: From<ParallelError> + From<CheckpointError>>(
     damage.map_or(Ok(()), |e| Err(e.into()))
 }
 
-/// Finds which ranks want the same of each tensor, and makes their groups. All ranks call this.
+/// Finds which ranks need the same of each tensor, and makes their groups. All ranks call this.
 fn classify(
     worker: &mut Worker,
     tensors: &[StateTensor],
@@ -199,7 +199,7 @@ fn classify(
     Ok((readings, classes))
 }
 
-/// Hash of what a rank wants of a tensor; 0: nothing.
+/// Hash of the elements that a rank needs of a tensor; 0: none.
 fn hash(wanted: &Runs) -> u64 {
     if wanted.is_empty() {
         return 0;

@@ -1,4 +1,4 @@
-//! What the first rank writes down: metrics.jsonl, TensorBoard's file and the text file for Prometheus.
+//! Files that the first rank writes: metrics.jsonl, TensorBoard's file and the text file for Prometheus.
 
 use crate::TrainError;
 use bessemer_arch::Model;
@@ -194,13 +194,13 @@ impl Records {
         &self.faults
     }
 
-    /// Earlier sessions of the run that ended without being asked to.
+    /// Earlier sessions of the run that ended without a request to stop.
     pub(super) fn failed_sessions(&self) -> u64 {
         self.failed_sessions
     }
 
-    /// Takes out what later steps left, because the run goes on from `step`: after a checkpoint (a new file of scalars
-    /// begins there) or from the beginning. Returns how many records were taken out.
+    /// Removes the records of later steps, because the run resumes from `step`: after a checkpoint (a new file of scalars
+    /// begins there) or from the beginning. Returns how many records were removed.
     pub(super) fn go_on_from(&mut self, step: u64, resumed: bool) -> Result<u64, TrainError> {
         let dropped = self.log.truncate_after(step)?;
         if let Some(loads) = &mut self.loads {
@@ -288,7 +288,7 @@ impl Records {
             return Ok(Missing::default());
         }
         let log = runlog::read(&self.directory)?.records;
-        // Evaluation on the way leaves out the last step, so what stands after that step is of the final evaluation.
+        // Evaluation during training leaves out the last step, so records after that step are of the final evaluation.
         let last_step = log.iter().rposition(|r| matches!(r, Record::Step(_))).unwrap_or(0);
         let lacks = |of_kind: fn(&Record) -> bool| !log[last_step..].iter().any(of_kind);
         Ok(Missing {
@@ -299,7 +299,7 @@ impl Records {
         })
     }
 
-    /// Evaluations among those `due` after `step` that the session which made the step was asked to leave.
+    /// Evaluations among those `due` after `step` that the session which made the step was requested to stop.
     pub(super) fn missing_after(&self, step: u64, due: Missing) -> Result<Missing, TrainError> {
         let log = runlog::read(&self.directory)?.records;
         if !log.iter().any(|record| matches!(record, Record::Step(made) if made.step == step)) {
@@ -317,7 +317,7 @@ impl Records {
     }
 }
 
-/// Sessions that trained and then ended without being asked to: with an error, or, as after a crash, without a record of it.
+/// Sessions that trained and then ended without a request to stop: with an error, or, as after a crash, without a record of it.
 fn failed_sessions(records: &[Record]) -> u64 {
     let (mut failed, mut trains) = (0, false);
     for record in records {
@@ -373,7 +373,7 @@ pub(super) struct Missing {
 }
 
 impl Missing {
-    /// Evaluations that a recipe wants after a step that is not the last.
+    /// Evaluations that a recipe requires after a step that is not the last.
     pub(super) fn due(config: &EvalConfig, step: u64) -> Missing {
         Missing {
             evaluation: config.is_due(step),
@@ -383,7 +383,7 @@ impl Missing {
         }
     }
 
-    /// For other ranks.
+    /// Encodes the value for messages to other ranks.
     pub(super) fn word(self) -> u64 {
         let flags = [self.evaluation, self.samples, self.baseline, self.tasks];
         flags.iter().zip(0..).map(|(flag, at)| u64::from(*flag) << at).sum()

@@ -11,7 +11,7 @@ use bessemer_runtime::{StepContext, TokenBatch};
 use bessemer_schedule::Program;
 use std::time::Instant;
 
-/// Where a program begins in the run, and what a rank has of it.
+/// Position of a program's begin in the run, and this rank's share of it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct StepPlace {
     /// Samples before the first step.
@@ -70,7 +70,7 @@ impl StepPlace {
     /// Update of a micro-batch, and its first sequence in the step.
     fn locate(&self, micro: usize) -> (u64, u64) {
         let (update, within) = ((micro / self.micro_batches) as u64, micro % self.micro_batches);
-        // A sample's place in the step does not depend on the layout, so neither does what it is trained with.
+        // A sample's position in the step does not depend on the layout, so neither does the update that it is trained in.
         (update, self.first + (within * self.sequences) as u64)
     }
 
@@ -122,12 +122,12 @@ impl<'a> Samples<'a> {
         Samples { loader, batches, place, seconds: place.seconds, failed: None, evaluation: None }
     }
 
-    /// With what the step evaluates in its bubbles.
+    /// Adds the batches that the step evaluates in its bubbles.
     pub(super) fn evaluating(self, evaluation: Option<InBubbles<'a>>) -> Samples<'a> {
         Samples { evaluation, ..self }
     }
 
-    /// Seconds that the passes waited for data, or what went wrong with it.
+    /// Seconds that the passes waited for data, or the error of the data.
     pub(super) fn seconds(self) -> Result<f64, TrainError> {
         match self.failed {
             Some(e) => Err(e.into()),

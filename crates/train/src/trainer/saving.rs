@@ -18,12 +18,12 @@ use bessemer_parallel::{ParallelError, StateTensor};
 use bessemer_runlog::{LogSync, Resume, Save};
 use std::time::Instant;
 
-/// Message: what of a checkpoint a rank found damaged.
+/// Message: the part of a checkpoint that a rank found damaged.
 const DAMAGED: &str = "damage in a checkpoint";
 /// Message: whether a rank can use a checkpoint.
 const UNREADABLE: &str = "ranks that cannot use a checkpoint";
 
-/// In place of a step: there are checkpoints, and none can be used.
+/// Marker in place of a step: there are checkpoints, and none can be used.
 const NONE_VALID: u64 = u64::MAX;
 
 /// Result of [`Trainer::load_newest`].
@@ -52,9 +52,9 @@ impl From<ParallelError> for LoadFailure {
 }
 
 impl Trainer {
-    /// Puts the newest intact checkpoint of a step up to `last` into the buffers; `None` if there is no checkpoint. The first rank
-    /// chooses by manifests and lengths, then every rank reads what it needs, and verifies it; if one of them finds damage, all
-    /// go on to the next older checkpoint. `discards`: passes of a step have begun, whose results are dropped first.
+    /// Reads the newest intact checkpoint of a step up to `last` into the buffers; `None` if there is no checkpoint. The first rank
+    /// chooses by manifests and lengths, then every rank reads its elements, and verifies them; if one of them finds damage, all
+    /// continue with the next older checkpoint. `discards`: passes of a step have begun, whose results are dropped first.
     ///
     /// # Errors
     /// If all checkpoints are damaged; a checkpoint of another run; an error of another rank.
@@ -114,7 +114,7 @@ impl Trainer {
         }
     }
 
-    /// The newest checkpoint up to `last` whose manifest and files are there; those that are not go to `skipped`. An error if there
+    /// The newest checkpoint up to `last` whose manifest and files exist; incomplete ones are added to `skipped`. An error if there
     /// are only such.
     fn choose(&self, last: u64, skipped: &mut Vec<Skipped>) -> Result<Option<u64>, TrainError> {
         match self.store.latest_complete_until(last) {
@@ -139,7 +139,7 @@ impl Trainer {
     /// Puts the newest intact checkpoint into the buffers, or the initial parameters if there is none.
     pub(super) fn restore(&mut self, others: OtherCheckpoints<'_>) -> Result<(), TrainError> {
         if self.records.is_some() {
-            // Not after hours of training.
+            // Checked here, not after hours of training.
             self.store.check_own()?;
         }
         if self.restore_from_memory()? {
@@ -166,7 +166,7 @@ impl Trainer {
         self.goes_on_from(&loaded)
     }
 
-    /// Puts a checkpoint into the buffers: of each tensor the elements that this rank has. `once`: what several ranks have is read by one
+    /// Reads a checkpoint into the buffers: of each tensor the elements that this rank has. `once`: common elements are read by one
     /// of them, if all could open the checkpoint.
     fn load(
         &mut self,
@@ -230,7 +230,7 @@ impl Trainer {
         Ok(())
     }
 
-    /// Holds the log against the checkpoint whose state is loaded, on the first rank.
+    /// Compares the log with the checkpoint whose state is loaded, on the first rank.
     pub(super) fn identify(&mut self, step: u64) -> Result<(), TrainError> {
         if let Some(records) = &mut self.records {
             let (run, warning) = records.identify(self.state.run.as_deref(), step)?;
@@ -240,8 +240,8 @@ impl Trainer {
         Ok(())
     }
 
-    /// What a checkpoint of the step that is over will be good for: where a planned save of a healthy run stands, a run may
-    /// go back to, and one with a low validation loss is kept.
+    /// Registers the uses of a checkpoint of the last step: a run may go back to a planned save of a healthy run, and one with a low
+    /// validation loss is kept.
     pub(super) fn note_checkpoint(&mut self) {
         if self.input.recipe.save.due_by_steps(self.state.step) && self.is_healthy() {
             self.state.spikes.rewind_point(self.state.step);
@@ -251,7 +251,7 @@ impl Trainer {
         }
     }
 
-    /// What a checkpoint of the step that is over holds besides tensors. `log`: the run's, which is durable before the checkpoint.
+    /// Contents of a checkpoint of the last step besides tensors. `log`: the run's, which is durable before the checkpoint.
     pub(super) fn identity(&self, log: LogSync) -> Result<Identity, TrainError> {
         let state = serde_json::to_value(&self.state).map_err(|e| TrainError::State {
             place: self.store.path(self.state.step).display().to_string(),
@@ -278,7 +278,7 @@ impl Trainer {
         Ok(())
     }
 
-    /// A save came to its end on all ranks.
+    /// Called when a save has ended on all ranks.
     pub(super) fn written(
         &mut self,
         step: u64,
@@ -293,7 +293,7 @@ impl Trainer {
         }
     }
 
-    /// A checkpoint is there: its record, and what is no longer kept goes.
+    /// Called when a checkpoint is durable: writes its record, and removes checkpoints that are no longer kept.
     fn saved(
         &mut self,
         step: u64,
@@ -333,7 +333,7 @@ impl Trainer {
         self.rotate(cost.beside)
     }
 
-    /// With `save.every = "auto"`: what the save of `step` took and cost changes how often the run saves.
+    /// With `save.every = "auto"`: the duration and cost of the save of `step` change how often the run saves.
     fn adjust_interval(
         &mut self,
         step: u64,
@@ -350,14 +350,14 @@ impl Trainer {
         update.warning.map_or(Ok(()), |text| self.warn(text, observer))
     }
 
-    /// Goes back to the newest planned checkpoint and on with the data behind sample `samples`, so that the run passes
-    /// over what it stumbled on (Chowdhery et al. 2022, section 5.1). A damaged one is passed over with a remark, for the
+    /// Goes back to the newest planned checkpoint and continues with the data after sample `samples`, so that the run skips
+    /// the data of the spike (Chowdhery et al. 2022, section 5.1). A damaged one is skipped with a remark, for the
     /// next older one. False if there is no checkpoint, or if it has been gone back to too often already.
     ///
     /// # Errors
-    /// If all checkpoints up to that one are damaged; what loading one answers.
+    /// If all checkpoints up to that one are damaged; errors of loading one.
     pub(super) fn rewind(&mut self, samples: u64, observer: &mut dyn Observer) -> Result<bool, TrainError> {
-        // It may be the one to go back to.
+        // It may be the one needed for the rollback.
         self.end_saving(true, observer)?;
         let Some(step) = self.state.spikes.may_rewind() else { return Ok(false) };
         let rewinds = self.state.spikes.rewinds + 1;
@@ -370,7 +370,7 @@ impl Trainer {
         Ok(true)
     }
 
-    /// Goes on from a checkpoint that was loaded, with the data behind sample `samples`; later checkpoints are no longer the run's.
+    /// Resumes from a checkpoint that was loaded, with the data after sample `samples`; later checkpoints are no longer the run's.
     pub(super) fn go_back(
         &mut self,
         loaded: &Loaded,

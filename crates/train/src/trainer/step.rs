@@ -19,7 +19,7 @@ pub(super) const PATIENCE: u32 = 20;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct StepCost {
     pub(super) seconds: f64,
-    /// Of these, waiting for data.
+    /// Seconds of the step spent waiting for data.
     pub(super) data_seconds: f64,
     /// Bytes that the process has read from the training split since the step before.
     pub(super) data_bytes: u64,
@@ -99,7 +99,7 @@ impl Trainer {
                 self.runner.update(&mut *self.backend, t, lr, grad_norm)?
             }
         };
-        // An overflow that a smaller loss scale may cure says nothing about the run.
+        // An overflow that a smaller loss scale may cure is no sign of divergence.
         let gave_way = match (&self.scaling, &mut self.state.loss_scale) {
             (Some((config, true)), Some(scale)) if sum.nats.is_finite() => {
                 scale.update(config, grad_norm.is_finite()) && !grad_norm.is_finite()
@@ -164,7 +164,7 @@ impl Trainer {
         Ok(Some(Step { loss_scale, experts, ..record }))
     }
 
-    /// Bytes that this process has read from the training split since the last call, and the share of what was requested that was in its
+    /// Bytes that this process has read from the training split since the last call, and the share of the requested bytes that was in its
     /// cache, if it has one.
     pub(super) fn take_data_reads(&mut self) -> (u64, Option<f64>) {
         let now = self.input.train.counters();
@@ -185,7 +185,7 @@ impl Trainer {
         let tokens_per_s = sum.scored as f64 / seconds;
         let left = self.plan.steps.saturating_sub(self.state.step);
         let losses = crate::losses(&self.input.recipe);
-        // The step that was taken is the one before the state's.
+        // The step that was made is the one before the state's.
         let step = self.state.step.saturating_sub(1);
         let term = |(number, loss): (usize, &WeighedLoss)| match loss.weight_at(step) {
             0.0 => None,

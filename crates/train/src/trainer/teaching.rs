@@ -90,7 +90,7 @@ impl OpenTeacher {
         Ok(Some(OpenTeacher { loaded, model, temperature: config.temperature as f32, state }))
     }
 
-    /// Counts the teacher in a rank's memory, for micro-batches of this shape; what the loss reads of it.
+    /// Counts the teacher in a rank's memory, for micro-batches of this shape; returns the operands that the loss reads.
     pub(super) fn plan(
         &self,
         shape: Shape,

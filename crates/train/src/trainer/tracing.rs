@@ -5,8 +5,8 @@
 //!                   │ gathered when the step is over
 //! first rank        └─► one process a rank, one lane for passes, one for messages, one for each axis of collectives
 //! ```
-//! Which steps those are depends on the recipe alone, so all ranks know. Clocks are compared once at the beginning of a
-//! session. What a run computes does not depend on any of this.
+//! The recipe alone determines which steps those are, so all ranks agree. Clocks are compared once at the beginning of a
+//! session. The results of a run do not depend on any of this.
 
 use super::clocks::Clocks;
 use crate::TrainError;
@@ -23,7 +23,7 @@ use std::time::Instant;
 const WARM: u64 = 2;
 /// Events that are kept until the next step that is traced.
 const MOST_EVENTS: usize = 10_000;
-/// Longest program that the trace carries: larger ones nobody draws.
+/// Longest program that the trace contains: larger ones are too large to draw.
 const MOST_TEXT: usize = 4 << 20;
 /// Lanes of a rank that come first; those of groups follow.
 const PASSES: &str = "passes";
@@ -39,7 +39,7 @@ struct Event {
     end: u64,
     /// Steps done when it ended; of passes, the step that they are part of.
     step: u64,
-    /// Of collectives: bytes, and whether they ran beside the computation.
+    /// Bytes of collectives, and whether they ran concurrently with the computation.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     bytes: Option<(u64, bool)>,
 }
@@ -48,7 +48,7 @@ struct Event {
 #[derive(Debug)]
 pub(super) struct Tracing {
     config: TraceConfig,
-    /// On the first rank, which writes.
+    /// Directory of the file; on the first rank, which writes.
     directory: Option<ConfinedDir>,
     file: Option<File>,
     /// Known once training begins.
@@ -184,7 +184,7 @@ impl Tracing {
         match self.write(&directory, worker, &ranks) {
             Ok(()) => Ok(None),
             Err(e) => {
-                // The others go on noting; nobody writes it down.
+                // The other ranks continue to record; nothing is written.
                 (self.directory, self.file) = (None, None);
                 Ok(Some(format!("tracing has stopped: {e}")))
             }
@@ -220,7 +220,7 @@ impl Tracing {
     }
 }
 
-/// The file, and what it holds beside events.
+/// The file, and its contents besides events.
 #[derive(Debug)]
 struct File {
     lanes: TraceLanes,

@@ -1,7 +1,7 @@
 //! Asynchronous schedules: several steps in one program, from an empty pipeline to an empty pipeline.
 //!
-//! A window ends where somebody looks at the whole model: at evaluations, samples and planned saves, at the last step, before samples that are skipped, and
-//! at the latest after `parallel.window` steps. What a run does is then a function of its recipe alone, unless it saves by
+//! A window ends where the whole model is needed: at evaluations, samples and planned saves, at the last step, before samples that are
+//! skipped, and at the latest after `parallel.window` steps. The result of a run is then a function of its recipe alone, unless it saves by
 //! the clock or is stopped, which happens between windows.
 
 use super::Trainer;
@@ -18,7 +18,7 @@ use std::time::Instant;
 /// The program of a step or of a whole window.
 ///
 /// # Errors
-/// A schedule that does not fit, a file that cannot be read, what an asynchronous schedule cannot do.
+/// A schedule that does not fit, a file that cannot be read, a setting that an asynchronous schedule does not support.
 pub(crate) fn program(recipe: &Recipe, layout: &Plan, plan: &BatchPlan) -> Result<Program, TrainError> {
     let wrong = |text: String| TrainError::Recipe(text);
     let text = match &layout.pipe.schedule {
@@ -108,7 +108,7 @@ impl Trainer {
                 self.warn(text, observer)?;
             }
             if self.skipped_in_a_row >= PATIENCE {
-                // The rest of the window is behind the rollback as well.
+                // The rollback discards the rest of the window as well.
                 self.diverged(not_finite(), observer)?;
                 return Ok(Vec::new());
             }

@@ -1,10 +1,10 @@
-//! A checkpoint that every rank writes its own slices of: what the ranks say to each other.
+//! A checkpoint that every rank writes its own slices of: the messages between the ranks.
 //!
 //! ```text
 //! rank 0 begins ── ticket ──► every rank writes and syncs its files ── description ──► rank 0 commits ── outcome ──► all
 //! ```
 //! Only these messages pass between ranks; no tensor does. A rank that is gone ends the group's calls within the communicator's
-//! patience: the save is then dropped, and the checkpoint before it stays.
+//! time-out: the save is then dropped, and the preceding checkpoint stays.
 
 use crate::TrainError;
 use bessemer_checkpoint::{
@@ -23,7 +23,7 @@ const LENGTH: &str = "checkpoint part, length";
 const PART: &str = "checkpoint part";
 const OUTCOME: &str = "checkpoint ends";
 
-/// What every rank knows of the checkpoints of a run.
+/// Store of the checkpoints of a run, on every rank.
 #[derive(Debug, Clone)]
 pub(super) struct Destination {
     pub(super) store: Store,
@@ -53,7 +53,7 @@ pub(super) struct Identity {
     pub(super) log: Option<LogSync>,
 }
 
-/// A save that came to its end on all ranks.
+/// A save that has ended on all ranks.
 pub(super) enum Written {
     /// A durable checkpoint; with the report on rank 0.
     Durable(Option<SaveReport>),
@@ -69,11 +69,11 @@ enum Answer {
     Failed(String),
 }
 
-/// How a save ended, in the message to all ranks.
+/// Outcome of a save, in the message to all ranks.
 const DURABLE: u32 = 1;
 const REFUSED: u32 = 2;
 
-/// Reads elements of what a rank saves, as [`bessemer_parallel::OwnSlices::read`] counts them.
+/// Reads elements of the saved state of a rank, as [`bessemer_parallel::OwnSlices::read`] counts them.
 pub(super) type ReadSlice<'a> = dyn FnMut(Range<usize>, &mut [f32]) -> Result<(), ParallelError> + 'a;
 
 /// Source of the values of a rank's slices.
@@ -85,7 +85,7 @@ pub(super) enum SliceValues<'a> {
 /// Saves the slices of every rank of `group`, which all call this. `identity`: on rank 0.
 ///
 /// # Errors
-/// What this rank could not write, or that another one could not.
+/// A write error of this rank or of another one.
 pub(super) fn write_slices(
     to: &Destination,
     identity: Option<Identity>,
@@ -149,7 +149,7 @@ pub(super) fn write_slices(
         tokenizer: Some(identity.tokenizer),
         tensors: to.tensors.clone(),
     };
-    // What is not committed is removed.
+    // A checkpoint that is not committed is removed.
     let result = match (own, parts_of(answers)) {
         (Some(own), _) => Err(own),
         (None, Parts::All(parts)) => {
@@ -171,7 +171,7 @@ fn other_rank(rank: usize, problem: String) -> TrainError {
     CheckpointError::OnRank { rank, problem }.into()
 }
 
-/// What the ranks have answered together: a failure counts before a refusal.
+/// Combined answers of the ranks: a failure counts before a refusal.
 enum Parts {
     All(Vec<WrittenPart>),
     Refused(String),
@@ -327,7 +327,7 @@ mod tests {
         names
     }
 
-    /// Whatever one rank does, no rank waits for ever, all of them know how the save ended, and the checkpoint before it stays.
+    /// Whatever one rank does, there is no deadlock, all ranks agree how the save ended, and the preceding checkpoint stays.
     #[test]
     fn a_rank_that_fails_costs_one_checkpoint_and_no_more() {
         let place = tempfile::tempdir().expect("a directory");

@@ -1,5 +1,5 @@
-//! Checkpoints that are written beside training from a copy made beside the passes of a step (`save.async`): the bytes of those that training
-//! waits for, whatever happens meanwhile.
+//! Checkpoints that are written during training from a copy made during the passes of a step (`save.async`): they have the bytes of those
+//! that training waits for, in all cases.
 
 use crate::bubbles::{CHILD, contents, of_another, saves, spoil_after_step_9, step};
 use crate::place::recipe;
@@ -11,7 +11,7 @@ use bessemer_train::TrainError;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A run that saves after every step, so that the next save is due before the one before it is over, now and then.
+/// A run that saves after every step, so that sometimes the next save is due before the previous one is done.
 fn saving(choice: &str, sets: &[&str]) -> Recipe {
     let choice = format!("save.async={choice}");
     recipe(&[&["train.micro_batch=2", "save.every_steps=1", "save.keep_last=99", &choice][..], sets].concat())
@@ -41,7 +41,7 @@ fn a_checkpoint_written_beside_training_has_the_bytes_of_one_that_training_waits
         let with = |choice| saving(choice, &[sets, &["train.steps=10"]].concat());
         let (waiting, beside) = (Run::new(false), Run::new(false));
         let wanted = waiting.train(&with("off"), ranks, None);
-        // A stop waits for what is being written, and loses nothing.
+        // A stop waits for the save in progress, and loses nothing.
         let stop = (ranks == 4).then_some(4);
         let mut found = beside.train(&with("on"), ranks, stop);
         if stop.is_some() {
@@ -103,7 +103,7 @@ fn a_save_that_fails_beside_training_ends_all_ranks_with_its_error() {
     let errors = broken.watched(&saving("on", &sets), 2, (None, &after), &|_| cpu());
     let errors: Vec<String> = errors.into_iter().map(|r| r.unwrap_err().to_string()).collect();
     assert!(errors[0].contains("checkpoints"), "{errors:?}");
-    // Not that rank 0 has left.
+    // The error is not that rank 0 has left.
     assert!(errors[1].contains("could not begin a checkpoint"), "{errors:?}");
     std::fs::remove_file(&dir).unwrap();
     std::fs::rename(&aside, &dir).unwrap();
@@ -158,7 +158,7 @@ fn a_run_chooses_how_often_it_saves() {
     let second = saves(&records)[1];
     let due = [beside, beside + 1].map(|known| (10 + first.every_steps.max(known)).min(120));
     assert!(due.contains(&second), "{second}, {first:?}, {beside}");
-    // They may cost next to nothing: one save is enough to see that there is no time for another.
+    // Saves may cost next to nothing: one save is enough to see that there is no time for another.
     let run = Run::new(false);
     let records = run.train(&auto(&["save.overhead=1e-6"]), 2, None);
     assert_eq!(saves(&records), [10, 120]);
@@ -202,7 +202,7 @@ fn kills_at_random_moments_lose_nothing_behind_the_last_checkpoint() {
         let run = Run::new(false);
         let checkpoints = run.dir.join("checkpoints");
         let mut newest = 0;
-        // Sessions of one run, each killed somewhere behind the last, until one comes to the end.
+        // Sessions of one run, each killed somewhere after the last, until one reaches the end.
         loop {
             let begun = Instant::now();
             let mut child = Command::new(std::env::current_exe().unwrap())

@@ -1,4 +1,4 @@
-//! Checkpoints from copies that are made in bubbles: the bytes of those that are saved between steps, whatever happens meanwhile.
+//! Checkpoints from copies that are made in bubbles: they have the bytes of those that are saved between steps, in all cases.
 
 use bessemer_checkpoint::Store;
 use bessemer_recipe::Recipe;
@@ -51,7 +51,7 @@ pub(crate) fn contents(dir: &Path, number: u64) -> (serde_json::Value, Vec<u8>) 
     *seconds = serde_json::Value::Null;
     *manifest.pointer_mut("/state/run").unwrap() = serde_json::Value::Null;
     if let Some(object) = manifest.as_object_mut() {
-        // Of the manifest itself, and of the one before it, which states other seconds.
+        // The checksum of the manifest itself, and that of the preceding one, which states other seconds.
         object.remove("checksum");
         object.remove("previous");
     }
@@ -155,7 +155,7 @@ fn several_kinds_of_work_share_bubbles_and_change_no_bit() {
     }
 }
 
-/// Copies the files of a run but for its checkpoints behind `last`.
+/// Copies the files of a run but for its checkpoints after `last`.
 fn up_to(run: &Run, last: u64) -> Run {
     let other = Run::new(false);
     for entry in std::fs::read_dir(&run.dir).unwrap() {
@@ -183,7 +183,7 @@ fn up_to(run: &Run, last: u64) -> Run {
     other
 }
 
-/// A run that dies in the middle of a refresh goes on from the checkpoint before that refresh; a stop waits for its end; and a
+/// A run that dies in the middle of a refresh resumes from the checkpoint before that refresh; a stop waits for its end; and a
 /// run that ended in the middle begins a refresh when it is given more steps.
 #[test]
 fn a_run_goes_on_after_it_ended_amid_a_refresh() {
@@ -207,7 +207,7 @@ fn a_run_goes_on_after_it_ended_amid_a_refresh() {
     assert_eq!(sorted(&all), sorted(&wanted));
     assert!(stopped.tensors() == whole.tensors(), "other bits after a stop");
 
-    // The same with and without copies.
+    // The same result with and without copies.
     let plain = Run::new(false);
     plain.train(&filling("kfac", &KFAC), 2, None);
     let longer = ["train.steps=31"];
@@ -252,7 +252,7 @@ fn ranks_go_back_to_a_checkpoint_that_was_being_written() {
 /// After step 9, when the checkpoint of step 5 is there: puts a file in the place of the checkpoints, which go `aside`.
 pub(crate) fn spoil_after_step_9(step: u64, dir: &Path, aside: &Path) {
     if step == 9 {
-        // The thread that writes the one before may not be there yet.
+        // The thread that writes the preceding one may not be done yet.
         let begun = Instant::now();
         while !dir.join("step-00000005").exists() {
             assert!(begun.elapsed() < Duration::from_secs(60), "no checkpoint of step 5");
@@ -263,7 +263,7 @@ pub(crate) fn spoil_after_step_9(step: u64, dir: &Path, aside: &Path) {
     }
 }
 
-/// What cannot be written ends the run, on every rank, and leaves what was there.
+/// A failed write ends the run, on every rank, and leaves the existing checkpoints.
 #[test]
 fn a_save_that_fails_ends_the_run_and_keeps_the_one_before() {
     let recipe = saving(5, true, &[]);

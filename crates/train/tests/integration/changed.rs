@@ -1,4 +1,4 @@
-//! Runs that go on under a changed recipe: the numbers of a run that was planned so, samples, counts, rates and records.
+//! Runs that continue under a changed recipe: the numbers of a run that was planned so, samples, counts, rates and records.
 
 use crate::place::{STEPS, recipe};
 use crate::run::{Run, cpu, numbers};
@@ -158,7 +158,7 @@ fn a_run_whose_batch_changes_has_the_bits_of_one_that_was_planned_so() {
     assert!(stopped.tensors() == run.tensors(), "other bits after stops");
 }
 
-/// On ranks of other numbers and layouts, back to one, with an evaluation and other saves on the way.
+/// Resumes on ranks of other numbers and layouts, back to one, with an evaluation and other saves in between.
 #[test]
 fn batch_and_layout_change_together_and_the_samples_stay() {
     let run = Run::new(false);
@@ -211,7 +211,7 @@ fn steps_of(records: &[Record]) -> Vec<u64> {
     steps(records).iter().map(|s| s.step).collect()
 }
 
-/// Sequences of another length and another seed are another order, which begins anew; documents of several lengths go on where they are.
+/// Sequences of another length and another seed are another order, which begins anew; documents of several lengths continue where they are.
 #[test]
 fn another_order_begins_anew_and_documents_go_on() {
     let run = Run::new(false);

@@ -1,5 +1,5 @@
-//! Devices that compute something wrong and say nothing: found within the interval of the checks, named, and mended with the bits of a
-//! run that nothing disturbed.
+//! Devices that compute wrong values without an error: they are found within the interval of the checks, named, and corrected to the bits
+//! of an undisturbed run.
 
 use crate::device::{Device, Launch};
 use crate::place::{STEPS, recipe};
@@ -13,16 +13,16 @@ use bessemer_train::Trainer;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// What a device gets wrong next. Shared with whoever watches the run.
+/// Next faults of a device. Shared with the test that watches the run.
 #[derive(Debug, Default)]
 struct Wrong {
-    /// So many updates of parameters flip a bit of one.
+    /// Number of updates of parameters that flip a bit of one.
     params: AtomicU64,
-    /// The same, of a parameter of this many elements; 0: of any.
+    /// Number of elements of the parameter whose bit flips; 0: of any.
     of_len: AtomicU64,
-    /// So many passes read a parameter with a flipped bit.
+    /// Number of passes that read a parameter with a flipped bit.
     reads: AtomicU64,
-    /// So many sums of squares of gradients are wrong.
+    /// Number of sums of squares of gradients that are wrong.
     norms: AtomicU64,
 }
 
@@ -71,7 +71,7 @@ struct Ended {
     errors: Vec<Option<String>>,
 }
 
-/// Trains on so many ranks. After each step `begin` decides what goes wrong on which rank.
+/// Trains on so many ranks. After each step `begin` sets the faults of each rank.
 fn train(run: &Run, recipe: &Recipe, ranks: usize, begin: &(dyn Fn(u64, &[Arc<Wrong>]) + Sync)) -> Ended {
     let wrong: Vec<Arc<Wrong>> = (0..ranks).map(|_| Arc::default()).collect();
     let backend = |rank: usize| wrong_device(Arc::clone(&wrong[rank]));
@@ -200,7 +200,7 @@ fn a_host_that_is_wrong_again_and_again_is_left_and_copies_stay_right() {
     let verdicts: Vec<_> = ended.faults.iter().map(|f| (f.verdict, f.back_to)).collect();
     let transient = (FaultVerdict::Transient, Some(8));
     assert_eq!(verdicts, [transient, transient, (FaultVerdict::Persistent, Some(8))]);
-    // On a sound host the same command goes on with the right bits, and remembers.
+    // On a sound host the same command resumes with the right bits, and keeps the record of faults.
     let ended = train(&run, &with(&[]), 3, &|_, _| ());
     assert!(ended.errors.iter().all(Option::is_none));
     assert_eq!(ended.faults.len(), 3);
@@ -223,7 +223,7 @@ fn without_a_checkpoint_the_run_starts_again() {
 
 #[test]
 fn a_suspicious_step_is_computed_again_and_two_of_three_decide() {
-    // Of one replica, which the others do not see, and of a shard, whose norm all have.
+    // Faults of one replica, which the others do not have, and of a shard, whose norm all have.
     for (layout, check, named) in
         [("parallel.data=ddp", "sums", vec![1]), ("parallel.data=zero1", "rerun", vec![])]
     {
@@ -247,7 +247,7 @@ fn a_wrong_sum_is_found_computed_again_and_changes_nothing() {
         let recipe = with(&[layout]);
         let (wanted, run) = (undisturbed(2, &[layout]), Run::new(false));
         let (faulty, begun) = (FaultySums::default(), AtomicU64::new(1));
-        // After step 8, so that it is in step 9, whose sums are checked.
+        // Set after step 8, to take effect in step 9, whose sums are checked.
         let after = |step: u64| {
             if step == 8 && take(&begun) {
                 faulty.set(1);
@@ -348,7 +348,7 @@ fn soak_of_random_flips() {
     assert_eq!(flips, found);
 }
 
-/// What the checks cost: a step with one, and the next, beside the two steps after that, in one run. A figure for the lab log, no promise.
+/// Cost of the checks: a step with one, and the next, compared with the two steps after that, in one run. A figure for the lab log, no promise.
 #[test]
 #[ignore = "a measurement"]
 fn cost_of_checks() {
@@ -372,7 +372,7 @@ fn cost_of_checks() {
         let records = run.train(&recipe(&[&big[..], &sets].concat()), ranks, None);
         let step = |r: &Record| if let Record::Step(s) = r { Some(s.seconds) } else { None };
         let seconds: Vec<f64> = records.iter().filter_map(step).collect();
-        // From step 20 on, which is checked; what was hashed then is checked in step 21.
+        // Begins with step 20, which is checked; the state hashed then is checked in step 21.
         let fours = seconds[19..].as_chunks::<4>().0;
         let more = middle(fours.iter().map(|[a, b, c, d]| a + b - c - d).collect());
         let plain = middle(fours.iter().map(|[_, _, c, d]| (c + d) / 2.0).collect());

@@ -1,4 +1,4 @@
-//! A device whose launches pass through the hands of a test.
+//! A device whose launches a test intercepts.
 
 use bessemer_tensor::op::Op;
 use bessemer_tensor::{
@@ -6,10 +6,10 @@ use bessemer_tensor::{
 };
 use bessemer_units::Bytes;
 
-/// What becomes of a launch.
+/// Replacement of a launch.
 pub(crate) type Launch = Box<dyn FnMut(&mut dyn Backend, Stream, &Op) -> Result<(), TensorError> + Send>;
 
-/// A device that computes what `launch` makes of each launch.
+/// A device that passes each launch to `launch`.
 pub(crate) struct Device {
     pub(crate) inner: Box<dyn Backend>,
     pub(crate) launch: Launch,

@@ -1,4 +1,4 @@
-//! A device that computes what is not finite: which checkpoints stay, what the error says, and the way back.
+//! A device that computes values that are not finite: the checkpoints that stay, the error message, and the way back.
 
 use crate::device::{Device, Launch};
 use crate::place::recipe;
@@ -11,12 +11,12 @@ use bessemer_train::{TrainState, checkpoints};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What the device gets wrong, shared with whoever watches the run.
+/// Faults of the device, shared with the test that watches the run.
 #[derive(Debug, Default)]
 struct Fault {
-    /// So many norms of gradients to come are not a number.
+    /// Number of norms of gradients to come that are not a number.
     norms: AtomicU64,
-    /// So many updates of parameters to come are not a number.
+    /// Number of updates of parameters to come that are not a number.
     updates: AtomicU64,
 }
 
@@ -40,7 +40,7 @@ fn faulty(fault: Arc<Fault>) -> Box<dyn Backend> {
     Box::new(Device { inner: cpu(), launch })
 }
 
-/// Trains on so many ranks. After each step `begin` decides what goes wrong on each device from there on.
+/// Trains on so many ranks. After each step `begin` sets the faults of each device from there on.
 fn train(run: &Run, recipe: &Recipe, ranks: usize, begin: &(dyn Fn(u64, &Fault) + Sync)) -> Ended {
     let faults: Vec<Arc<Fault>> = (0..ranks).map(|_| Arc::default()).collect();
     let after = |step: u64| faults.iter().for_each(|fault| begin(step, fault));
@@ -57,7 +57,7 @@ fn train(run: &Run, recipe: &Recipe, ranks: usize, begin: &(dyn Fn(u64, &Fault) 
                     }
                 }
             }
-            // The first rank's, which knows the files.
+            // Keeps the error of the first rank, which has the paths of files.
             Err(e) => drop(ended.error.get_or_insert(e.to_string())),
         }
     }
@@ -93,7 +93,7 @@ fn healthy_checkpoints_stay_while_steps_are_broken_and_the_error_names_the_last_
     for part in ["step 34", "20 steps in a row", "last healthy checkpoint", "step-00000012", "rollback"] {
         assert!(error.contains(part), "wanted {part:?} in {error}");
     }
-    // Nothing was rotated away since step 12, and one from before the look-back is there as well.
+    // No checkpoint was removed since step 12, and one from before the look-back exists as well.
     let left = steps(&run);
     assert!([4, 8, 12].iter().any(|old| left.contains(old) && old + 8 <= 14), "{left:?}");
     assert!([12, 16, 20, 24, 28, 32].iter().all(|s| left.contains(s)), "{left:?}");
@@ -107,7 +107,7 @@ fn a_rollback_goes_on_behind_what_broke_the_run_and_ends_it_whole() {
         let recipe = with(&["train.on_divergence=rollback", "parallel.data=zero1"]);
         let begun = AtomicU64::new(0);
         let ended = train(&run, &recipe, ranks, &|step, fault| {
-            // Once only: the second time the run comes by, the device is well.
+            // Once only: when the run repeats the step, the device is sound.
             if step == 14 && begun.fetch_add(1, Ordering::Relaxed) < ranks as u64 {
                 fault.norms.store(u64::MAX, Ordering::Relaxed);
             }
@@ -246,7 +246,7 @@ fn a_run_that_diverges_again_and_again_goes_back_further_and_gives_up_in_the_end
     });
     let error = ended.error.unwrap();
     assert!(error.contains("last healthy checkpoint"), "{error}");
-    // What the log kept of the warnings is behind the last rollback.
+    // The warnings that the log kept are after the last rollback.
     let log = bessemer_runlog::read(&run.dir).unwrap();
     let text = format!("{:?}", log.records);
     assert!(text.contains("rollback 3 of 3"), "{text}");

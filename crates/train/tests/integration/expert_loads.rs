@@ -83,7 +83,7 @@ fn a_run_that_stops_or_is_killed_has_each_step_once() {
     std::fs::write(parts.dir.join(LOADS_FILE), &killed[..killed.len() - 7]).unwrap();
     parts.train(&recipe, 1, None);
     assert!(bytes(&parts) == bytes(&whole));
-    // From the beginning.
+    // A run from the beginning.
     let again = Run::new(false);
     again.train(&recipe, 1, Some(5));
     std::fs::remove_dir_all(again.dir.join("checkpoints")).unwrap();

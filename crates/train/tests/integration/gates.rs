@@ -1,4 +1,4 @@
-//! Gates of experts in whole runs: what follows from the loads is state of a run, and a model whose experts choose generates no text.
+//! Gates of experts in whole runs: the routing state is state of a run, and a model whose experts choose generates no text.
 
 use bessemer_recipe::Recipe;
 use bessemer_runlog::Record;
@@ -24,7 +24,7 @@ fn losses(records: &[Record]) -> Vec<f64> {
     records.iter().filter_map(loss).collect()
 }
 
-/// Biases, loads of the step before, noise and random choices are those of a run that was never stopped; other ranks go on with them.
+/// Biases, loads of the step before, noise and random choices are those of a run that was never stopped; other ranks continue with them.
 #[test]
 fn a_stopped_run_goes_on_with_the_state_of_its_gates() {
     for (gate, sets) in [
@@ -132,7 +132,7 @@ fn poisoned(poison: Arc<AtomicBool>, (router, all, experts): (usize, usize, usiz
     Box::new(Device { inner: cpu(), launch })
 }
 
-/// On any rank, and with losses of routers or without: the step is skipped, and the warning has the first layer that is wrong.
+/// On any rank, and with losses of routers or without: the step is skipped, and the warning names the first layer that is wrong.
 #[test]
 fn a_router_that_is_not_finite_skips_the_step_and_names_the_layer() {
     for sets in [&["train.micro_batch=2"][..], &["model.experts.balance=0", "model.experts.z_loss=0"]] {
@@ -141,7 +141,7 @@ fn a_router_that_is_not_finite_skips_the_step_and_names_the_layer() {
         let (run, poison) = (Run::new(false), Arc::new(AtomicBool::new(false)));
         let after = |step: u64| poison.store(step >= 5, Ordering::Relaxed);
         let backend = |rank: usize| match rank {
-            // Of layer 3.
+            // Poisons layer 3.
             1 => poisoned(Arc::clone(&poison), (1, 3, 4)),
             _ => cpu(),
         };

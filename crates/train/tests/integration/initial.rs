@@ -17,7 +17,7 @@ fn with(sets: &[&str]) -> Recipe {
     recipe(&[IN_ORDER, sets].concat())
 }
 
-/// A run on the data of `run` behind its first `samples` samples.
+/// A run on the data of `run` after its first `samples` samples.
 fn behind(run: &Run, samples: u64) -> Run {
     let (mut new, first) = (Run::new(false), 16 * samples);
     let mut tokens = vec![0; (run.train.token_count() - first) as usize];
@@ -65,7 +65,7 @@ fn steps(records: &[Record]) -> Vec<Step> {
     records.iter().filter_map(|r| if let Record::Step(s) = r { Some(s.clone()) } else { None }).collect()
 }
 
-/// Everything is kept, and the data are those behind the checkpoint: the second half of one run, to the bit.
+/// Everything is kept, and the data are those after the checkpoint: the second half of one run, to the bit.
 #[test]
 fn with_everything_kept_and_the_next_data_a_run_has_the_bits_of_one_that_went_on() {
     // K-FAC refreshes its curvature by the count of updates.
@@ -90,7 +90,7 @@ fn goes_on_with_the_bits_of_the_checkpoints_run(sets: &[&str]) {
     let begun = records.iter().find_map(|r| if let Record::Model(m) = r { m.initial.clone() } else { None });
     let begun = begun.unwrap();
     assert!(begun.contains("step 12; optimizer kept, learning-rate schedule continued"), "{begun}");
-    // The checkpoint is not asked for again.
+    // The checkpoint is not opened again.
     let gone = || Err(TrainError::Recipe("gone".into()));
     records.extend(first(session(&new, &kept, 1, None, &gone)));
     let found = steps(&records);
@@ -105,7 +105,7 @@ fn goes_on_with_the_bits_of_the_checkpoints_run(sets: &[&str]) {
     let (new_state, old) = (state(&new, 12), state(&whole, 24));
     assert_eq!((new_state.step, new_state.updates(), new_state.tokens), (12, 12, 1536));
     assert_eq!(new_state.initial.unwrap().updates + new_state.updates(), old.updates());
-    // From this one on, a third one counts all updates.
+    // A third run that begins with this one counts all updates.
     let third = behind(&whole, 0);
     let opened = || saved(&new.dir, 12);
     first(session(&third, &kept, 1, Some(1), &opened));

@@ -87,7 +87,7 @@ fn documents_padded_to_their_lengths_train_as_documents_padded_to_the_longest() 
     assert_near(&padded, &longest, "padded to the longest");
     let packed = run().train(&with(&[]), 1, None);
     assert!(numbers(&packed) != numbers(&padded));
-    // The batch in tokens is met in the mean, and the tokens that are told are those that were scored.
+    // The batch in tokens is reached in the mean, and the reported tokens are those that were scored.
     for lengths in ["padded", "bucketed"] {
         let sets = [&format!("train.lengths={lengths}"), "train.batch_tokens=512"];
         let records = run().train(&with(&sets), 1, None);

@@ -1,4 +1,4 @@
-//! Runs that die and go on from copies of the state in memory, with the bits of a run that nothing disturbs.
+//! Runs that die and resume from copies of the state in memory, with the bits of a run that nothing disturbs.
 
 use crate::device::{Device, Launch};
 use crate::place::recipe;
@@ -22,7 +22,7 @@ struct Case {
     ranks: usize,
     apart: bool,
     sets: Vec<String>,
-    /// By rank, if any: MiB for copies, and where the rest goes.
+    /// Indexed by rank, if any: MiB for copies, and the destination of the rest.
     limits: Vec<u64>,
     overflow: &'static str,
 }
@@ -61,7 +61,7 @@ impl Case {
         recipe(&sets.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
-    /// A session; after step `dies`, and when what was copied has reached the peers, the device of rank `victim` breaks. The first rank's
+    /// Runs a session; after step `dies`, and when the copies have reached the peers, the device of rank `victim` breaks. Returns the first rank's
     /// records.
     fn session(&self, keep: &str, dies: Option<(u64, usize)>) -> Vec<Record> {
         let broken = Arc::new(AtomicBool::new(false));
@@ -94,8 +94,8 @@ impl Case {
         ends.swap_remove(0).0
     }
 
-    /// Waits until the newest copy of each rank's state is also in the memory of another host. How long it takes is the load's affair: a
-    /// machine that is busy must not decide what a test finds.
+    /// Waits until the newest copy of each rank's state is also in the memory of another host. The duration depends on the load: a
+    /// busy machine must not change the result of a test.
     fn wait_for_peers(&self) {
         let newest = |holder: usize, of: usize| {
             let slots = self.slots(holder, of).into_iter().map(|path| slot(&path));
@@ -220,7 +220,7 @@ fn a_lost_hosts_state_comes_from_its_peer() {
     }
 }
 
-/// A flipped bit in the newest copy costs one step; in both, the run goes on from disk.
+/// A flipped bit in the newest copy costs one step; in both, the run resumes from disk.
 #[test]
 fn a_flipped_bit_is_found_and_the_next_copy_is_used() {
     let sets = ["parallel.data=zero3", "save.every_steps=6"];
@@ -249,7 +249,7 @@ fn a_flipped_bit_is_found_and_the_next_copy_is_used() {
 fn what_a_ranks_memory_has_no_space_for_lies_in_other_memory_or_on_disk() {
     const ZERO: &[&str] = &["parallel.data=zero3", "train.micro_batch=1", "train.batch_tokens=96"];
     const PIPELINE: &[&str] = &["parallel.pipeline=2", "train.micro_batch=2"];
-    // By rank: (holder, part) of each part that lies in memory, and whether any lies on disk.
+    // Indexed by rank: (holder, part) of each part in memory, and whether any is on disk.
     let split: &[(usize, usize)] = &[(0, 0), (1, 1), (1, 2)];
     for (sets, limits, overflow, in_memory, on_disk) in [
         (PIPELINE, &[3, 64][..], "ranks", split, false),
@@ -296,7 +296,7 @@ fn parts_in_other_memory_are_verified() {
     assert!(text.contains("rank 0: ") && text.contains("save.memory.overflow"), "{text}");
 }
 
-/// One host is lost, and after the restart, before another copy is made, the other one: what the run went on from is in both memories again.
+/// One host is lost, and after the restart, before another copy is made, the other one: the copy that the run resumed from is in both memories again.
 #[test]
 fn a_restarted_run_is_in_its_peers_memory_before_the_next_copy() {
     let case = Case::new(2, true, &["save.memory.every_steps=5"]);
@@ -312,14 +312,14 @@ fn a_restarted_run_is_in_its_peers_memory_before_the_next_copy() {
     );
 }
 
-/// A lost host's newest copy is damaged in its peer's memory: all go on from the one before.
+/// A lost host's newest copy is damaged in its peer's memory: all resume from the preceding one.
 #[test]
 fn a_flipped_bit_in_a_peers_memory_is_found() {
     let case = Case::new(2, true, &["save.memory.every_steps=5"]);
     case.session("peers", Some((14, 0)));
     std::fs::remove_dir_all(case.host(1)).unwrap();
     let newest = case.slots(0, 1).into_iter().max_by_key(|path| step_of(path)).unwrap();
-    // Of step 10, unless it was still on its way.
+    // The copy of step 10, unless it was still in flight.
     let was_there = step_of(&newest) == 10;
     if was_there {
         flip(&newest);
@@ -330,7 +330,7 @@ fn a_flipped_bit_in_a_peers_memory_is_found() {
     assert_eq!(warnings(&records).contains("damaged"), was_there, "{}", warnings(&records));
 }
 
-/// Hosts that were cut off come back with copies of steps that the run has taken back since. They are intact, and not the run's.
+/// Hosts that were cut off return with copies of steps that the run has taken back since. They are intact, and not the run's.
 #[test]
 fn copies_of_a_past_that_the_run_has_left_are_refused() {
     let wanted = Case::new(2, true, &[]);

@@ -1,4 +1,4 @@
-//! A run on a mixture: it goes on exactly after a stop, tells losses by component and refuses another mixture.
+//! A run on a mixture: it resumes exactly after a stop, reports losses by component and refuses another mixture.
 
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_recipe::{Recipe, parse_recipe};
@@ -165,7 +165,7 @@ fn a_changed_mixture_goes_on_behind_what_each_component_has_given() {
     let given = letters(&first).weight * 104.0;
     let then = (0.1 * 216.0_f64).min(82.0 - given);
     assert!((letters(&changed).epochs * 82.0 - given - then).abs() < 2.0, "{:?}", letters(&changed));
-    // Nothing changes any more: no record, and the same numbers as without the stop.
+    // No further change: no record, and the same numbers as without the stop.
     let rest = session(dir.path(), &after, None);
     assert!(rest.changes.is_empty() && rest.losses.len() == 15, "{:?}", rest.changes);
     assert_eq!(letters(&rest), letters(&changed));
@@ -203,7 +203,7 @@ fn repetition_beyond_four_passes_is_told_and_caps_hold() {
     assert!(bessemer_train::repeated_too_often(&taken).is_empty());
     often.corpus.sources[2].weight = Some(0.5);
     assert!(run_mixture(&often, &set).unwrap_err().to_string().contains("none"));
-    // A recipe of one source has no mixture, whatever the shards say.
+    // A recipe of one source has no mixture, whatever the shards contain.
     assert!(run_mixture(&recipe("[corpus]\nsource = 'embedded'\n"), &set).unwrap().is_empty());
 }
 

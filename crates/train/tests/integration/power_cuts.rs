@@ -1,8 +1,8 @@
-//! Power cuts while checkpoints are copied and written beside training.
+//! Power cuts while checkpoints are copied and written during training.
 //!
-//! An outer XFS image holds the image of the disk on which the run trains. A reflink copy of that image is an atomic snapshot of what
-//! its file system has sent to the disk: what a power cut at that moment leaves. The copy is mounted, which replays its journal, looked at, and
-//! trained on to the end. Not modelled: torn sectors and reordering inside a device's cache.
+//! An outer XFS image holds the image of the disk on which the run trains. A reflink copy of that image is an atomic snapshot of the data
+//! that its file system has sent to the disk: the state after a power cut at that moment. The copy is mounted, which replays its journal,
+//! inspected, and trained on to the end. Not modelled: torn sectors and reordering inside a device's cache.
 
 use crate::beside::{SOAK_RANKS, soak, soaking};
 use crate::bubbles::{CHILD, of_another, saves, step};

@@ -5,7 +5,7 @@ use crate::run::{Run, cpu, numbers, tensor_bytes};
 use bessemer_runlog::Record;
 use bessemer_train::{TrainError, checkpoints};
 
-/// Nothing ahead, one micro-batch, some, and more than the run has.
+/// Prefetch sizes: none, one micro-batch, some, and more than the run has.
 const RINGS: [(&str, u64); 4] = [("0", 1), ("1", 1), ("2kB", 3), ("16MiB", 2)];
 
 /// Sessions of a run until its end, the first up to step 9.
@@ -91,7 +91,7 @@ fn steps_record_their_wait_and_their_bytes() {
         // A step takes 8 windows of 17 tokens of 2 bytes; its one block is verified as well.
         let (windows, split) = (STEPS * 8 * 17 * 2, run.train.token_count() * 2);
         let verified = bytes - windows;
-        // Threads that touch a block at the same time all verify it, and the step reads what is not yet in the ring.
+        // Threads that touch a block at the same time all verify it, and the step reads the batches that are not yet in the ring.
         assert!(
             verified.is_multiple_of(split + 8) && (1..=ring.1 + 1).contains(&(verified / (split + 8))),
             "{ring:?}"

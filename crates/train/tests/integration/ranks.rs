@@ -103,7 +103,7 @@ fn a_run_goes_on_in_another_layout() {
     records.extend(run.train(&with(&[]), 1, None));
     let layouts = "1, zero3 x 2, zero1 2 x 2, zero3 2 x context 4 in groups of 2, tensor 2 x 2 annotated, tensor 2 x 2, tensor 2 x context 2, 1";
     assert_near(&records, &single, layouts);
-    // In one layout, stops do not change a bit. Gradients in 8 bits learn as well.
+    // In one layout, stops do not change a bit. Gradients in 8 bits train as well.
     let int8 = |sets: Vec<String>| with(&[sets, vec!["parallel.reduce_dtype=int8".into()]].concat());
     let copies = (int8(layout("zero1", 2)), 4);
     for (recipe, ranks) in [(zero3, 2), (int8(layout("ddp", 0)), 2), copies, (int8(layout("zero3", 0)), 2)] {
@@ -119,7 +119,7 @@ fn a_run_goes_on_in_another_layout() {
     }
 }
 
-/// A process is asked to stop by a signal that the others do not get, whichever rank it is.
+/// A process is requested to stop by a signal that the others do not get, whichever rank it is.
 #[test]
 fn a_stop_that_reaches_one_rank_stops_all_with_a_save() {
     for asked in 0..3 {
@@ -185,7 +185,7 @@ fn a_run_goes_on_in_and_out_of_pipelines() {
     assert!(parts.tensors() == whole.tensors(), "other bits after a stop");
 }
 
-/// A stop falls between two windows, and windows fall where the recipe says.
+/// A stop is between two windows, and windows end where the recipe sets it.
 #[test]
 fn asynchronous_runs_have_the_same_bits_after_a_stop() {
     for schedule in ["pipedream", "pipedream-2bw"] {
@@ -206,7 +206,7 @@ fn asynchronous_runs_have_the_same_bits_after_a_stop() {
     }
 }
 
-/// State that lies with the owners of whole matrices, or beside parts of them, is saved and found again whole.
+/// State of the owners of whole matrices, or of parts of them, is saved and restored whole.
 #[test]
 fn a_run_of_whole_matrices_goes_on_in_another_layout() {
     for optimizer in ["muon", "adafactor", "kfac"] {
@@ -301,7 +301,7 @@ fn what_ranks_cannot_share_is_refused_on_all_of_them() {
     refused(&["parallel.data=zero1", "parallel.shard=3"], 4, "does not divide the 4 data-parallel ranks");
 }
 
-/// Evaluations that pass the bubbles of the next step tell what evaluations between the steps tell, and change nothing,
+/// Evaluations in the bubbles of the next step report the same values as evaluations between the steps, and change nothing,
 /// also where a run is stopped in between.
 #[test]
 fn evaluation_in_bubbles_changes_no_number() {

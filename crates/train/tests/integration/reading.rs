@@ -10,7 +10,7 @@ fn warnings(records: &[Record]) -> String {
     records.iter().filter_map(text).collect::<Vec<_>>().join("\n")
 }
 
-/// A run that is stopped after a step and goes on, with what is read `read`: the bytes of its last checkpoint.
+/// A run that is stopped after a step and resumes, with shared reads set to `read`: the bytes of its last checkpoint.
 fn stopped(sets: &[&str], ranks: usize, read: &str) -> Vec<u8> {
     let run = Run::new(false);
     let read = format!("save.read={read}");
@@ -43,7 +43,7 @@ fn a_run_goes_on_with_the_same_bits_in_every_layout() {
     }
 }
 
-/// A bit of the newest checkpoint that one rank reads is wrong: all ranks go on from the one before.
+/// A bit of the newest checkpoint that one rank reads is wrong: all ranks resume from the preceding one.
 #[test]
 fn damage_that_one_rank_finds_is_passed_over_by_all() {
     let sets = ["train.micro_batch=2", "save.read=once"];
@@ -67,7 +67,7 @@ fn flip_last(path: &Path) {
     std::fs::write(path, bytes).unwrap();
 }
 
-/// A run whose first checkpoint is compressed goes on, as a run that stores plain files, with the bits of one that was never stopped.
+/// A run whose first checkpoint is compressed resumes, as a run that stores plain files, with the bits of one that was never stopped.
 #[test]
 fn a_compressed_checkpoint_is_gone_on_from() {
     for (ranks, set) in [(1, "parallel.data=ddp"), (2, "parallel.data=zero1")] {

@@ -1,5 +1,5 @@
-//! What a recipe cannot ask for is refused before anything is read: by the recipe's own check, or, where it depends on the number of ranks,
-//! when that is known. What is accepted then, every rank can make its programs of.
+//! Unsupported recipes are refused before any data is read: by the recipe's own check, or, where it depends on the number of ranks,
+//! when that is known. Every rank can make its programs of a recipe that is accepted.
 
 use bessemer_collectives::NullCommunicator;
 use bessemer_filling::FillPlan;
@@ -123,7 +123,7 @@ fn a_recipe_refuses_layouts_that_its_model_and_batch_cannot_have() {
     }
 }
 
-/// Layouts that depend on the number of ranks, or on what the schedule then is.
+/// Layouts that depend on the number of ranks, or on the resulting schedule.
 #[test]
 fn ranks_that_cannot_run_a_recipe_are_refused_before_any_data_is_read() {
     let pipeline = ["parallel.pipeline=2", "train.micro_batch=2"];

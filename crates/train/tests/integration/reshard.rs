@@ -65,7 +65,7 @@ fn with(layout: Layout, steps: u64) -> Recipe {
     recipe
 }
 
-/// A session in a directory, which goes on from the checkpoints of `from` if it has none; its steps.
+/// Runs a session in a directory, which resumes from the checkpoints of `from` if it has none; returns its steps.
 fn session(run: &Run, dir: &Path, layout: Layout, steps: u64, from: &Path) -> Vec<Step> {
     let recipe = with(layout, steps);
     let stop = AtomicBool::new(false);
@@ -107,7 +107,7 @@ fn passed_on(run: &Run, from: &Path, layout: Layout, step: u64) -> tempfile::Tem
     dir
 }
 
-/// From each layout of a list into the next one, and back into one rank, which then takes the step that it would have taken.
+/// Resumes from each layout of a list in the next one, and back in one rank, whose next step is the one that it would have made.
 fn passed_round(layouts: &[Layout]) {
     let run = Run::new(false);
     session(&run, &run.dir, LAYOUTS[0], 2, &run.dir);
@@ -142,7 +142,7 @@ fn every_layout_goes_into_every_other_one() {
     for a in LAYOUTS {
         let here = tempfile::tempdir().unwrap();
         session(&run, here.path(), *a, 3, &run.dir);
-        // What one rank makes of the next step.
+        // The next step of one rank.
         let reference = passed_on(&run, here.path(), LAYOUTS[0], 3);
         let wanted = session(&run, reference.path(), LAYOUTS[0], 4, here.path())[0].loss;
         for b in LAYOUTS {

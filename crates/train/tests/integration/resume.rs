@@ -14,7 +14,7 @@ use crate::run::Run;
 
 use place::{STEPS, data, recipe};
 
-/// Collects steps and warnings, and asks to stop after the step of a given number.
+/// Collects steps and warnings, and requests a stop after the step of a given number.
 struct Watch<'a> {
     steps: &'a mut Vec<Step>,
     warnings: &'a mut Vec<String>,
@@ -37,7 +37,7 @@ impl Observer for Watch<'_> {
     fn progress(&mut self, _: &str, _: u64, _: u64) {}
 }
 
-/// What a run leaves: losses by step, warnings, and the bytes of the last checkpoint's tensors.
+/// Results of a run: losses by step, warnings, and the bytes of the last checkpoint's tensors.
 #[derive(Debug, PartialEq)]
 struct Result {
     losses: Vec<(u64, u64)>,
@@ -307,7 +307,7 @@ fn a_log_is_held_against_the_checkpoint_that_is_resumed() {
     assert_eq!(logged(&run.dir), (names.clone(), vec![6]));
     assert_eq!(warnings(&run.train(&of(7), 1, None)), [""; 0]);
 
-    // One that was cut short goes on behind a gap that is recorded in it.
+    // A log that was cut short continues after a gap that is recorded in it.
     let text = std::fs::read_to_string(&log).unwrap();
     let cut: String = text.split_inclusive('\n').filter(|line| !line.contains("\"step\":7,")).collect();
     std::fs::write(&log, cut).unwrap();

@@ -26,11 +26,11 @@ pub(crate) struct Run {
     pub(crate) validation: Arc<ShardSet>,
 }
 
-/// Collects the records of a run; asks one rank, or all, to stop after a step.
+/// Collects the records of a run; requests one rank, or all, to stop after a step.
 pub(crate) struct Watch<'a> {
     pub(crate) records: Vec<Record>,
     pub(crate) stop_after: Option<u64>,
-    /// Flags of the ranks that are asked.
+    /// Stop flags of the ranks.
     pub(crate) stop: &'a [AtomicBool],
     /// Called with every step that is over.
     pub(crate) after: &'a (dyn Fn(u64) + Sync),
@@ -88,7 +88,7 @@ impl Run {
         self.watched(recipe, ranks, (stop_after, &|_| ()), backend)
     }
 
-    /// As [`Run::session`]; `after` is called with every step.
+    /// [`Run::session`], with `after` called with every step.
     pub(crate) fn watched(
         &self,
         recipe: &Recipe,
@@ -106,7 +106,7 @@ impl Run {
         })
     }
 
-    /// As [`Run::session`] on ranks that may each take the memory that `available` states.
+    /// [`Run::session`] on ranks that may each take the memory that `available` states.
     pub(crate) fn with_memory(
         &self,
         recipe: &Recipe,
@@ -123,7 +123,7 @@ impl Run {
     }
 
     /// One session whose ranks have stop flags of their own, as processes do: after step `stop_after` that of rank `asked`
-    /// is set. How each rank's call ended.
+    /// is set. Returns how each rank's call ended.
     pub(crate) fn stopped_by(
         &self,
         recipe: &Recipe,
@@ -140,7 +140,7 @@ impl Run {
         ended.into_iter().map(|rank| rank.unwrap()).collect()
     }
 
-    /// What each rank, a thread of its own, makes of its communicator.
+    /// Results of each rank, a thread of its own, of a function of its communicator.
     pub(crate) fn on_ranks<T: Send>(
         &self,
         ranks: usize,
@@ -155,7 +155,7 @@ impl Run {
         })
     }
 
-    /// As [`Run::session`] where nothing fails; the records of the first rank.
+    /// [`Run::session`] where nothing fails; returns the records of the first rank.
     pub(crate) fn train(&self, recipe: &Recipe, ranks: usize, stop_after: Option<u64>) -> Vec<Record> {
         let mut records: Vec<_> =
             self.session(recipe, ranks, stop_after, &|_| cpu()).into_iter().map(|r| r.unwrap()).collect();

@@ -1,4 +1,4 @@
-//! Steps that are simulated: a few ranks stand for all, exactly, and jobs of any size are simulated.
+//! Steps that are simulated: a few ranks represent all, exactly, and jobs of any size are simulated.
 
 use bessemer_arch::Model;
 use bessemer_recipe::Recipe;
@@ -138,8 +138,8 @@ fn representatives_take_the_time_of_all_ranks_to_the_bit() {
     }
 }
 
-/// Neighbours of a ring of four on nodes of two: every second message crosses the network, and two ranks stand for four. On nodes of three
-/// none stands for another; keys and values that are gathered have one medium for all.
+/// Neighbours of a ring of four on nodes of two: every second message crosses the network, and two ranks represent four. On nodes of three
+/// none represents another; keys and values that are gathered have one medium for all.
 #[test]
 fn ranks_whose_traffic_is_carried_otherwise_are_simulated() {
     let ring = ["parallel.context=4", "parallel.context_method=ring", "parallel.pipeline=2"];
@@ -155,7 +155,7 @@ fn ranks_whose_traffic_is_carried_otherwise_are_simulated() {
         let all = step(sets, node, SimulatedRanks::All);
         let some = step(sets, node, SimulatedRanks::Representatives);
         assert_eq!(some.events.lists.len(), few, "{sets:?}, nodes of {node}");
-        // Copies on nodes of three are not carried alike, and one stands for all.
+        // Copies on nodes of three use different media, and one represents all.
         let ranks = some.events.ranks().iter().enumerate().filter(|_| node != 3);
         for (list, rank) in ranks {
             let equal = some.replay.events[list] == all.replay.events[*rank];
@@ -164,7 +164,7 @@ fn ranks_whose_traffic_is_carried_otherwise_are_simulated() {
     }
 }
 
-/// Collectives beside each other on one port are slower than each on a link of its own.
+/// Concurrent collectives on one port are slower than each on a link of its own.
 #[test]
 fn traffic_of_several_axes_at_once_shares_ports() {
     let sets = ["parallel.pipeline=2", "parallel.tensor=2", "parallel.data=zero2"];
@@ -173,8 +173,8 @@ fn traffic_of_several_axes_at_once_shares_ports() {
     assert!(shared > own, "{shared} over shared ports, {own} over own links");
 }
 
-/// Writes and reads run beside the passes; a disk that is too slow takes as long as what goes one way at least, and never longer than if nothing
-/// ran beside it.
+/// Writes and reads run concurrently with the passes; a disk that is too slow takes at least as long as the data in one direction, and never
+/// longer than without concurrency.
 #[test]
 fn a_second_memory_costs_what_the_passes_do_not_hide() {
     let (recipe, model) = recipe(&["train.offload=disk", "parallel.pipeline=2"]);

@@ -43,8 +43,8 @@ fn with(more: &[&str]) -> Recipe {
     recipe(&[&SETS[..], more].concat())
 }
 
-/// The newest checkpoints are taken out of the way and the data of their steps and of two more are skipped: the run has the bits of one
-/// that has left them out from its beginning, also when it stops and goes on afterwards.
+/// The newest checkpoints are moved away and the data of their steps and of two more are skipped: the run has the bits of one
+/// that has left them out from its beginning, also when it stops and resumes afterwards.
 #[test]
 fn a_run_that_goes_back_and_skips_is_the_run_that_always_skipped() {
     for (ranks, more) in [(1, "parallel.data=ddp"), (2, "parallel.data=zero1"), (4, "parallel.pipeline=2")] {
@@ -80,7 +80,7 @@ fn a_run_that_goes_back_and_skips_is_the_run_that_always_skipped() {
     }
 }
 
-/// A spike of the loss is met, the run goes back to a checkpoint and passes over the data since then: as if they had never been there.
+/// A spike of the loss is detected, the run goes back to a checkpoint and passes over the data since then: as if they had never been there.
 #[test]
 fn a_spike_that_was_rewound_leaves_the_bits_of_a_run_without_its_data() {
     let spiky =
@@ -106,7 +106,7 @@ fn a_spike_that_was_rewound_leaves_the_bits_of_a_run_without_its_data() {
     }
 }
 
-/// Windows of asynchronous schedules end before what is skipped.
+/// Windows of asynchronous schedules end before samples that are skipped.
 #[test]
 fn windows_of_several_steps_end_before_samples_that_are_skipped() {
     let sets = [
@@ -122,7 +122,7 @@ fn windows_of_several_steps_end_before_samples_that_are_skipped() {
     let run = Run::new(false);
     let (losses, warnings) = train(&run, &with(&sets), 2, None);
     assert_eq!(losses.len(), 24);
-    // Seven steps, behind the span four more, and the twelfth would have begun with sample 96.
+    // Seven steps, four more after the span, and the twelfth would have begun with sample 96.
     for said in ["step 8: begins with sample 64", "step 12: begins with sample 101"] {
         assert!(warnings.iter().any(|warning| warning.starts_with(said)), "{said}: {warnings:?}");
     }

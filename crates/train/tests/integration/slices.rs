@@ -31,7 +31,7 @@ fn every_rank_writes_its_part_and_a_damaged_one_costs_no_more_than_its_checkpoin
     let (least, most) = (bytes.iter().min().unwrap(), bytes.iter().max().unwrap());
     // Headers differ; the values are shared evenly.
     assert!(*least > 0 && most - least < 16_384 + least / 10, "{bytes:?}");
-    // A bit in the middle of what rank 2 has written, of the newest two checkpoints.
+    // A bit in the middle of the file that rank 2 has written, of the newest two checkpoints.
     for step in [10, 11] {
         let name = of_rank(2).next().unwrap().name.clone();
         let path = store.path(step).join(name);
@@ -50,7 +50,7 @@ fn every_rank_writes_its_part_and_a_damaged_one_costs_no_more_than_its_checkpoin
     records.extend(rest);
     assert_eq!(numbers(&records), numbers(&wanted));
     assert!(parts.tensors() == whole.tensors(), "other bits after damage");
-    // If all are damaged, no rank begins anew.
+    // If all are damaged, no rank starts from the beginning.
     for entry in fs::read_dir(store.dir()).unwrap() {
         let path = entry.unwrap().path().join(&files[0].name);
         if path.exists() {

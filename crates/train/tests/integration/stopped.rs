@@ -38,7 +38,7 @@ impl Observer for Stopper<'_> {
     }
 }
 
-/// A session of ranks with stop flags of their own, as processes have; the request comes to rank `asked`.
+/// A session of ranks with stop flags of their own, as processes have; the request is sent to rank `asked`.
 fn session(
     run: &Run,
     recipe: &Recipe,

@@ -13,7 +13,7 @@ use std::sync::atomic::AtomicBool;
 /// Steps with the teacher.
 const TAUGHT: u64 = 8;
 
-/// Four layers; the last ones have more experts, beside a residual block.
+/// Four layers; the last ones have more experts, besides a residual block.
 fn teacher_recipe() -> Recipe {
     recipe(&[
         "model.layers=4",
@@ -27,7 +27,7 @@ fn teacher_recipe() -> Recipe {
     ])
 }
 
-/// The same with three layers, of which the first has no experts.
+/// A student with three layers, of which the first has no experts.
 fn student(sets: &[&str]) -> Recipe {
     let base = [
         "model.layers=3",
@@ -146,7 +146,7 @@ fn a_stopped_student_goes_on_with_equal_bits_and_ends_with_the_cross_entropy_alo
         let warned = found.iter().any(|r| matches!(r, Record::Warning(w) if w.message.contains("teacher")));
         assert!(!warned, "the teacher is the same");
         let mut ended = train(&without, &taught(sets), 2, Some(TAUGHT));
-        // Nothing opens a teacher here.
+        // No teacher is opened here.
         ended.extend(without.train(&student(sets), 2, None));
         for steps in [steps(&found), steps(&ended)] {
             assert_eq!(

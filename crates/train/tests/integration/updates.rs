@@ -1,4 +1,4 @@
-//! Steps whose update is skipped: what counts updates does not count them, whether or not the run was stopped.
+//! Steps whose update is skipped: counters of updates do not count them, whether or not the run was stopped.
 
 use crate::device::{Device, Launch};
 use crate::place::{STEPS, recipe};
@@ -118,7 +118,7 @@ fn bias_corrections_of_adamw_are_those_of_pytorch_over_skipped_steps() {
     }
 }
 
-/// Stopped behind a skipped step, between the two, and before the second.
+/// Stopped after a skipped step, between the two, and before the second.
 #[test]
 fn a_run_that_is_stopped_around_skipped_steps_ends_with_the_bits_of_one_that_is_not() {
     for sets in [

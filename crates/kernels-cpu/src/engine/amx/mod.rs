@@ -1,16 +1,17 @@
 //! Products on the tile unit (Intel AMX, bf16 operands, f32 sums).
 //!
-//! An f32 operand is packed as 1, 2 or 3 bf16 parts ([`pack`]), and the products of parts whose numbers sum to less
-//! than the parts are summed: `hh`, `hh + hm + mh`, or `hh + hm + mh + mm + hl + lh`. An operand that is stored as bf16 has one part, so
-//! its product with three parts of the other is exact with three, and of two such operands with one.
-//! What is left out is, relative to |a b|, at most 2^-8, 2^-15 and 2^-23 (h alone; `mm`; `ml + lm`): the last is the
+//! An f32 operand is packed as 1, 2 or 3 bf16 parts ([`pack`]). The products whose part numbers sum to less than the number
+//! of parts are added: `hh`, `hh + hm + mh`, or `hh + hm + mh + mm + hl + lh`. An operand that is stored as bf16 has one part, so
+//! its product with an operand of three parts is exact with three, and the product of two such operands with one.
+//! The omitted terms are, relative to |a b|, at most 2^-8, 2^-15 and 2^-23 (h alone; `mm`; `ml + lm`): the last is the
 //! rounding of one f32 product. See Henry, Tang & Heinecke, "Leveraging the bfloat16 Artificial Intelligence Datatype for
 //! Higher-Precision Computations", 2019.
 //!
-//! Structure as in [`super::fma`]: panels of B packed by all threads (by one that is alone, just before they are read), blocks of A packed by each thread into its L2 cache, panels of 32
-//! rows. For every panel of B and every panel of A, 32 x 32 sums stay in four tile registers; with one part, where the
-//! tile unit is faster than the L2 cache, for a block of k at a time, so that the panel of B stays in L1. Unlike the other engines this
-//! one does not prefetch C where the epilogue only adds a bias: tiles are done so soon that lines on their way hold up the panels of A.
+//! Structure as in [`super::fma`]: panels of B packed by all threads (by a single thread, just before they are read), blocks of A
+//! packed by each thread into its L2 cache, panels of 32 rows. For every panel of B and every panel of A, 32 x 32 sums stay in four
+//! tile registers; with one part, where the tile unit is faster than the L2 cache, for a block of k at a time, so that the panel of B
+//! stays in L1. Unlike the other engines this one does not prefetch C where the epilogue only adds a bias: tiles finish so soon that
+//! pending lines delay the panels of A.
 #![allow(unsafe_code)] // packed panels and tiles by address
 
 pub(crate) mod pack;
@@ -33,7 +34,7 @@ use tile::{Configured, DEPTH, TILE};
 
 /// Steps of a block of k with one part: the panels of A and B take 16 KiB each of an L1 cache of 48.
 const BLOCK: usize = 8;
-/// Bytes of a block of A, so that it stays in an L2 cache of 2 MiB beside two panels of B.
+/// Bytes of a block of A, so that it fits an L2 cache of 2 MiB together with two panels of B.
 const A_BLOCK: usize = 1 << 20;
 /// Panels of a block of A at most, and the panels that it keeps when work is cut smaller so that threads share it evenly.
 const A_PANELS: (usize, usize) = (16, 4);
@@ -53,7 +54,7 @@ pub(super) fn k_part(parts: Parts) -> usize {
     if parts.a.max(parts.b) == 1 { 3072 } else { 1024 }
 }
 
-/// How a product is cut: by its shape and, as far as bits do not depend on it, the threads.
+/// Partition of a product: by its shape and, as far as bits do not depend on it, the threads.
 #[derive(Debug, Clone, Copy)]
 struct Plan {
     m: usize,
@@ -125,7 +126,7 @@ pub(crate) fn most_workspace(shape: &Shape, parts: Parts) -> usize {
 /// Packs `rows` rows of a factor from `first` on and `steps` steps of its k elements from `step` on.
 ///
 /// # Safety
-/// The rows lie inside the factor; `dst` is the place of the first step in the first panel of enough whole ones of `all`
+/// The rows are inside the factor; `dst` is the position of the first step in the first panel of enough whole ones of `all`
 /// steps; the processor has the tile unit.
 pub(crate) unsafe fn pack_factor<const AS_B: bool>(
     f: &Factor,
@@ -192,7 +193,7 @@ impl Panels<'_> {
     /// Packs steps of a panel.
     ///
     /// # Safety
-    /// As [`Panels::pack`].
+    /// Same requirements as [`Panels::pack`].
     unsafe fn pack_steps(&self, panel: usize, steps: Range<usize>) {
         let (row, parts) = (panel * PANEL, self.plan.parts.b);
         let rows = (self.first + row, PANEL.min(self.rows - row));
@@ -239,10 +240,10 @@ impl Panels<'_> {
         }
     }
 
-    /// Packs what belongs to one task.
+    /// Packs the operand rows of one task.
     ///
     /// # Safety
-    /// The operand was checked, and nobody else works at this task; the processor has the tile unit.
+    /// The operand was checked, and no other thread works on this task; the processor has the tile unit.
     unsafe fn pack(&self, task: usize) {
         let (panels, steps) = self.group();
         let across = self.count().div_ceil(panels);
@@ -301,7 +302,7 @@ impl<T: Element> Block<'_, T> {
         let na = rows.div_ceil(PANEL);
         let a = scratch.wrapping_add(plan.sums()).cast::<u8>();
         let a_panel = panel_bytes(plan.steps, A);
-        // SAFETY: the rows lie inside A, and the scratch memory of this thread holds their panels.
+        // SAFETY: the rows are inside A, and the scratch memory of this thread holds their panels.
         unsafe { pack_factor::<false>(&gemm.a, (first, rows), (0, plan.steps), plan.k, A, a) };
         // SAFETY: the tile unit is available, and this thread has no other configuration.
         let _tiles = unsafe { Configured::new() };
@@ -371,7 +372,7 @@ impl<T: Element> Block<'_, T> {
     }
 }
 
-/// True if an epilogue does nothing but to add a bias and what C held before.
+/// True if an epilogue only adds a bias and the former contents of C.
 fn is_plain<T>(e: &Epilogue<T>) -> bool {
     e.prior.is_none() && e.activation.is_none() && e.derivative.is_none() && e.residual.is_none()
 }
@@ -380,7 +381,7 @@ fn is_plain<T>(e: &Epilogue<T>) -> bool {
 /// once for each type.
 ///
 /// # Safety
-/// [`tile::available`]; the sums lie inside every matrix of the epilogue.
+/// [`tile::available`]; the sums are inside every matrix of the epilogue.
 #[inline(never)]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,bmi2")]
 unsafe fn finish<T: Element>(
@@ -403,11 +404,11 @@ unsafe fn finish<T: Element>(
     }
 }
 
-/// [`finish`] of a plain epilogue. To bf16 the processor converts: subnormal numbers, which the tile unit
-/// takes for zeros too, become zeros.
+/// [`finish`] of a plain epilogue. The processor converts to bf16: subnormal numbers, which the tile unit
+/// treats as zeros too, become zeros.
 ///
 /// # Safety
-/// As there.
+/// Same requirements as [`finish`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,bmi2")]
 unsafe fn finish_plain<T: Element, const WHOLE: bool>(

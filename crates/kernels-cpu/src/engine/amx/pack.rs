@@ -2,7 +2,7 @@
 //!
 //! Parts: `h = bf16(x)`, `m = bf16(x - h)`, `l = bf16(x - h - m)`, each rounded to nearest even, so that h alone is x to 8
 //! bits, h + m to 16, and h + m + l is x exactly (8 + 8 + 8 bits). Three things are not exact:
-//! - The tile unit and the conversion take subnormal numbers for zero: parts below 2^-126 are lost, which starts to matter
+//! - The tile unit and the conversion treat subnormal numbers as zero: parts below 2^-126 are lost, which starts to matter
 //!   for |x| < 2^-110 and makes an x below 2^-126 zero.
 //! - If h would round up past the largest finite number, it is that number instead, and m takes the rest: no overflow.
 //! - An infinity becomes parts whose products are infinite or NaN, a NaN stays NaN. With one part nothing is clamped: a
@@ -21,7 +21,7 @@ use std::arch::x86_64::*;
 /// Rows of a panel.
 pub(crate) const PANEL: usize = 2 * ROWS;
 
-/// Where the elements of an operand lie: element (row, k) at `row * rs + k * ks`; one of the strides is 1.
+/// Memory layout of an operand: element (row, k) is at `row * rs + k * ks`; one of the strides is 1.
 #[derive(Clone, Copy)]
 pub(super) struct Source<T> {
     pub(super) at: *const T,
@@ -60,7 +60,7 @@ pub(super) unsafe fn pack<T: Element, const PARTS: usize, const AS_B: bool>(
             let source = Source { at: from.at.wrapping_add(row * from.rs + k0 * from.ks), ..from };
             let (rows, depth) = (ROWS.min(rows - row), DEPTH.min(k - k0));
             let at = half / 2 * panel_stride + step * PARTS * 2 * TILE + half % 2 * TILE;
-            // SAFETY: the block's elements exist; its tiles lie inside the panel.
+            // SAFETY: the block's elements exist; its tiles are inside the panel.
             unsafe {
                 let dst = dst.add(at);
                 match (along_k, rows == ROWS && depth == DEPTH) {
@@ -237,7 +237,7 @@ fn split<const PARTS: usize>(mut even: __m512, mut odd: __m512) -> [__m512i; PAR
 /// pair j of a step is k = j and k = 16 + j, as [`split_weights`] of k = 0 .. 16 and k = 16 .. 32 leaves them. Rows past `rows` are zeros.
 ///
 /// # Safety
-/// As [`pack`], with `cols` rows and `rows` elements of k; the elements of a row are contiguous, rows `step` elements apart.
+/// Same requirements as [`pack`], with `cols` rows and `rows` elements of k; the elements of a row are contiguous, rows `step` elements apart.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,bmi2")]
 pub(crate) unsafe fn pack_halves<T: Element, const PARTS: usize>(
     (from, step): (*const T, usize),

@@ -14,9 +14,9 @@ pub(crate) struct PanelProduct {
     pub(crate) c: *mut f32,
     pub(crate) c_step: usize,
     pub(crate) accumulate: bool,
-    /// What will be needed after this.
+    /// Memory to prefetch for later reads.
     pub(crate) ahead: Ahead,
-    /// What will be written after this.
+    /// Memory to prefetch for later writes.
     pub(crate) written: Ahead,
 }
 
@@ -55,7 +55,7 @@ impl PanelProduct {
     /// Computes the tiles of `c` that hold `rows` rows and `cols` columns from panels of any parts.
     ///
     /// # Safety
-    /// As [`PanelProduct::run`], and [`tile::available`]; the parts are 1 and anything, or equal.
+    /// Same requirements as [`PanelProduct::run`], and [`tile::available`]; the parts are 1 and anything, or equal.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,bmi2")]
     pub(crate) unsafe fn run_parts(&self, parts: Parts, rows: usize, cols: usize) {
         // SAFETY: by contract.
@@ -75,7 +75,7 @@ impl PanelProduct {
     /// Computes the tiles of `c` that hold `rows` rows and `cols` columns.
     ///
     /// # Safety
-    /// As [`PanelProduct::run`].
+    /// Same requirements as [`PanelProduct::run`].
     #[inline(always)]
     pub(crate) unsafe fn run_tiles<const A: usize, const B: usize>(&self, rows: usize, cols: usize) {
         // SAFETY: by contract.
@@ -149,7 +149,7 @@ impl PanelProduct {
 /// before the largest.
 ///
 /// # Safety
-/// As [`PanelProduct::run`].
+/// Same requirements as [`PanelProduct::run`].
 #[inline(always)]
 unsafe fn step<const A: usize, const B: usize, const M: usize, const N: usize>(a: *const u8, b: *const u8) {
     // SAFETY: by contract.

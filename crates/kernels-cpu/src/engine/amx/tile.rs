@@ -1,13 +1,13 @@
-//! Intel AMX: the tile instructions that products of bf16 matrices are made of, in inline assembly, because the compiler
+//! Intel AMX: the tile instructions of bf16 matrix products, in inline assembly, because the compiler
 //! has no stable intrinsics for them.
 //!
 //! A tile is 16 rows of 64 bytes. [`mul_add`] takes A as `[16 rows][32 k]` bf16, B as `[16 pairs of k][16 columns][2]`
 //! bf16 and adds their product to C, `[16 rows][16 columns]` f32. Within one instruction sums are those of Intel's
 //! manual: even and odd k apart, each by fused multiply-adds in f32, denormal operands and results as zeros.
 //!
-//! What must never happen: a tile instruction on a thread without [`Configured`], or any of this on a processor for which
-//! [`available`] has not answered true. Tile registers are not known to the compiler's allocator, so their values live from
-//! one of these functions to the next; nothing else in the program touches them.
+//! Invariants: no tile instruction runs on a thread without [`Configured`], and no function of this module runs on a processor for
+//! which [`available`] has not returned true. The compiler's register allocator does not use tile registers, so their values live from
+//! one of these functions to the next; no other part of the program touches them.
 #![allow(unsafe_code)] // instructions
 
 use std::arch::asm;
@@ -19,11 +19,11 @@ pub(crate) const ROWS: usize = 16;
 /// Elements of k that one product of tiles sums over.
 pub(crate) const DEPTH: usize = 32;
 
-/// True if the processor has AMX with bf16 and the system lets this process use it. Asks the system for the permission, which
-/// then holds for all threads of the process; asking again changes nothing.
+/// True if the processor has AMX with bf16 and the system lets this process use it. Requests the permission from the system,
+/// which then holds for all threads of the process; repeated requests change nothing.
 pub(crate) fn available() -> bool {
     use std::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
-    /// Tile data, as a bit of XCR0 and as the number that the system knows it by.
+    /// Tile data, as a bit of XCR0 and as the state number in the system call.
     const TILE_DATA: u32 = 18;
     let has = std::arch::is_x86_feature_detected!("avx512bw")
         && std::arch::is_x86_feature_detected!("avx512bf16")
@@ -44,7 +44,7 @@ pub(crate) fn available() -> bool {
     enabled & (3 << 17) == 3 << 17 && permitted(TILE_DATA)
 }
 
-/// Asks Linux for the use of a processor state that it gives only on request.
+/// Requests from Linux the use of a processor state that is available only on request.
 #[cfg(target_os = "linux")]
 fn permitted(state: u32) -> bool {
     /// `arch_prctl`

@@ -4,14 +4,14 @@
 //! `C(m, n) = sum_blocks 2^-(s(m) + t(n)) (sum_k fp16(2^s(m) A(m, k)) fp16(2^t(n) B(n, k)))`, where a block is 128
 //! k, and 2^s(m) and 2^t(n) bring the largest element of a row in this block to 8 .. 16 ([`pack`]). The inner sum is
 //! that of the even k plus that of the odd k, each of up to 64 fused multiply-adds in fp16 in the order of k
-//! ([`tile`]): at most 128 x 16 x 16 = 2^15, half of what fp16 holds, so it cannot overflow. Scaling by powers of two is exact.
+//! ([`tile`]): at most 128 x 16 x 16 = 2^15, half of the range of fp16, so it cannot overflow. Scaling by powers of two is exact.
 //!
 //! Error, with u = 2^-11, of each block, to first order:
 //! `|error| <= (2 + 65) u sum |A B| + 2^-28 sum_k (max|A| |B| + |A| max|B|)`, the maxima over the block, and f32's own of
 //! the sum over blocks. The first term is the rounding of operands and of partial sums, which are mostly smaller and
-//! round at random: the rms error of normal data is 1.2e-3 of the result's rms for any k, half of what rounding operands to bf16
+//! round at random: the rms error of normal data is 1.2e-3 of the result's rms for any k, half of the error that rounding operands to bf16
 //! gives. Where all products have one sign it is 8e-4 for k = 128 and 2e-4 for 3072, more than twice that of bf16. The second
-//! term is what elements below 2^-17 of their row's largest lose.
+//! term is the loss of elements below 2^-17 of their row's largest.
 //!
 //! Magnitudes of rows as wholes do not matter, from 1e-38 on: gradients of 1e-8 are as exact as those of 1. Infinities and NaN
 //! make their row or column infinite or NaN. Elements of B above 2^118 may give infinities where f32 does not.
@@ -34,7 +34,7 @@ use tile::{BLOCK, MR, NR, Tile, lines};
 pub(super) const K_PART: usize = 1024;
 /// Words of packed B at a time: 16 MiB.
 const PACK_LIMIT: usize = 4 << 20;
-/// Words of a block of A: half a megabyte, so that it stays in L2 beside two panels of B.
+/// Words of a block of A: half a megabyte, so that it fits L2 together with two panels of B.
 const A_BLOCK: usize = 128 << 10;
 /// Panels of a block of A at most, and those that it keeps when work is cut smaller so that threads share it evenly.
 const A_PANELS: (usize, usize) = (16, 8);
@@ -45,7 +45,7 @@ const BLOCKS: usize = 4;
 /// Words that one packing task writes, about.
 const PACK_TASK: usize = 16 << 10;
 
-/// How a product is cut: by its shape and, as far as bits do not depend on it, the threads.
+/// Partition of a product: by its shape and, as far as bits do not depend on it, the threads.
 #[derive(Debug, Clone, Copy)]
 struct Plan {
     m: usize,
@@ -54,7 +54,7 @@ struct Plan {
     b_panels: usize,
     /// Panels of A in a block of C at most.
     tile_a: usize,
-    /// Blocks that the panels of A are cut into, as evenly as it goes.
+    /// Blocks that the panels of A are cut into, as evenly as possible.
     blocks: usize,
     /// Panels of B in a block of C.
     tile_b: usize,
@@ -77,7 +77,7 @@ impl Plan {
             let wanted = wanted.div_ceil(b_panels.div_ceil(tile_b));
             tile_a = even(a_panels, a_panels.div_ceil(wanted).min(tile_a));
         }
-        // Nobody waits at the end if all threads get as many.
+        // No thread waits at the end if all threads get the same number.
         let blocks = a_panels.div_ceil(tile_a).next_multiple_of(threads).min(a_panels);
         Plan { m, k, b_panels, tile_a: a_panels.div_ceil(blocks), blocks, tile_b }
     }
@@ -108,7 +108,7 @@ pub(crate) fn most_workspace(shape: &Shape) -> usize {
 /// Packs blocks of k of rows `first .. first + rows` of a factor.
 ///
 /// # Safety
-/// The rows lie inside the factor; `dst` holds whole panels; [`tile::available`].
+/// The rows are inside the factor; `dst` holds whole panels; [`tile::available`].
 unsafe fn pack_factor<const AS_B: bool>(
     f: &Factor,
     (first, rows): (usize, usize),
@@ -157,10 +157,10 @@ impl Panels<'_> {
         self.to.at(first * panel, count * panel)
     }
 
-    /// Packs what belongs to one task.
+    /// Packs the operand rows of one task.
     ///
     /// # Safety
-    /// The operand was checked, and nobody else works at this task; [`tile::available`].
+    /// The operand was checked, and no other thread works on this task; [`tile::available`].
     unsafe fn pack(&self, task: usize) {
         let ((panels, blocks), all) = (self.group(), self.plan.k.div_ceil(BLOCK));
         let across = self.count().div_ceil(panels);
@@ -168,7 +168,7 @@ impl Panels<'_> {
         let panels = panels.min(self.count() - panel);
         let (row, blocks) = (panel * NR, block..(block + blocks).min(all));
         let rows = (self.first + row, (panels * NR).min(self.rows - row));
-        // SAFETY: by contract; the rows lie inside B, and this task alone writes these blocks of these panels.
+        // SAFETY: by contract; the rows are inside B, and this task alone writes these blocks of these panels.
         unsafe { pack_factor::<true>(&self.factor, rows, self.plan.k, blocks, self.at(panel, panels)) };
     }
 }
@@ -197,7 +197,7 @@ impl<T: Element> Block<'_, T> {
         let (a_panel, b_panel) = (lines(k) * MR, lines(k) * NR);
         let a = c.wrapping_add(MR * NR);
         let panels = b.at(jb, nb);
-        // SAFETY: the rows lie inside A; the scratch memory of this thread holds a register tile and a block of A.
+        // SAFETY: the rows are inside A; the scratch memory of this thread holds a register tile and a block of A.
         unsafe { pack_factor::<false>(&gemm.a, (first, rows), k, 0..k.div_ceil(BLOCK), a) };
         let na = rows.div_ceil(MR);
         for j in 0..nb {

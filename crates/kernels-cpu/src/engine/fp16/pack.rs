@@ -14,7 +14,7 @@ use crate::simd::avx512::Avx512;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-/// Where the elements of an operand lie: element (row, k) at `row * rs + k * ks`; one of the strides is 1.
+/// Memory layout of an operand: element (row, k) is at `row * rs + k * ks`; one of the strides is 1.
 #[derive(Clone, Copy)]
 pub(super) struct Source<T> {
     pub(super) at: *const T,
@@ -28,21 +28,21 @@ impl<T: Element> Source<T> {
     }
 }
 
-/// Factor of rows whose largest magnitudes have these bits, and what undoes it for A: for B it is [`OF_B`] times that, so
-/// that both stay within the range of f32.
+/// Scale factor of rows whose largest magnitudes have these bits, and its inverse for A: for B the inverse is [`OF_B`] times that,
+/// so that both stay within the range of f32.
 #[inline(always)]
 fn scales(largest: u32) -> (u32, u32) {
     let factor = (257 - (largest >> 23)).clamp(3, 254);
     (factor << 23, (257 - factor) << 23)
 }
 
-/// Lines of memory that are asked for before they are needed, as in [`crate::panels`].
+/// Lines of memory that are prefetched before they are needed, as in [`crate::panels`].
 const LINES_AHEAD: usize = 8;
 
 /// 2^-6.
 const OF_B: f32 = 0.015_625;
 
-/// Most rows of an operand whose rows lie side by side that are packed in one call.
+/// Most rows packed in one call of an operand whose rows are interleaved in memory.
 pub(super) const ROWS: usize = 512;
 
 /// Packs `blocks` of `rows` rows of `k` elements as panels of B or of A.
@@ -77,7 +77,7 @@ pub(super) unsafe fn pack<T: Element, const AS_B: bool>(
             if block + 1 < blocks.end {
                 ask(source.after(0, BLOCK), rows, depth(block + 1));
             }
-            // SAFETY: the block's elements exist, and its lines lie inside the panel.
+            // SAFETY: the block's elements exist, and its lines are inside the panel.
             unsafe {
                 let to = dst.add((panel * lines(k) + lines(block * BLOCK)) * width);
                 along::<T, AS_B>(source, rows, depth(block), to);
@@ -174,7 +174,7 @@ unsafe fn store<const AS_B: bool>(to: *mut u32, words: __m512i) {
     }
 }
 
-/// One block of rows that lie side by side: first the largest of each, line by line as memory has them, then panels.
+/// Packs one block of interleaved rows: first the largest of each, line by line in memory order, then panels.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi2,avx512fp16,avx2,fma,bmi2")]
 unsafe fn across<T: Element, const AS_B: bool>(

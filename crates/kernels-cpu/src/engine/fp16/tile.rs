@@ -1,7 +1,7 @@
 //! The register tile of fp16 multiply-adds: 14 rows of A by 32 rows of B.
 //!
 //! A panel is cut into blocks of [`BLOCK`] k. A block is a line of words for each pair of k, a word being the two fp16
-//! values of one row, then a line of f32: what sums of this block are multiplied with, for each row. Lines of A hold its
+//! values of one row, then a line of f32: the factors of the sums of this block, for each row. Lines of A hold its
 //! rows in order, lines of B the even rows and then the odd ones.
 //!
 //! A sum of a block is kept in the two halves of a word, of the even and of the odd k, so that each half sums 64
@@ -42,7 +42,7 @@ pub(super) struct Tile {
     pub(super) b: *const u32,
     /// `[MR][NR]`.
     pub(super) c: *mut f32,
-    /// What will be needed after this: so many bytes are prefetched for each pair of k.
+    /// Memory to prefetch for later reads: so many bytes for each pair of k.
     pub(super) ahead: *const u8,
     pub(super) pace: usize,
 }
@@ -78,7 +78,7 @@ impl Tile {
     }
 
     /// # Safety
-    /// As [`Tile::run`].
+    /// Same requirements as [`Tile::run`].
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi2,avx512fp16,avx2,fma,bmi2")]
     unsafe fn sums<const M: usize>(&self, before: impl Fn(usize)) {

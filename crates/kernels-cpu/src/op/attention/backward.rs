@@ -26,7 +26,7 @@ const TILES: usize = 16;
 const SHORTEST: usize = 64;
 /// Strips have a multiple of so many keys.
 const GRANULE: usize = 16;
-/// Turns of waiting before a thread gives way to others.
+/// Spins of a waiting thread before it yields.
 const SPINS: u32 = 1 << 12;
 
 /// Operands, and how the work is cut.
@@ -108,7 +108,7 @@ impl Parts {
     }
 }
 
-/// How work and scratch memory of a pass are cut.
+/// Partition of the work and scratch memory of a pass.
 struct Plan {
     /// Keys of a strip.
     strip: usize,
@@ -155,7 +155,7 @@ pub(super) struct Strip {
     pub(super) keys: Range<usize>,
 }
 
-/// A head and a panel of queries that a strip of keys meets.
+/// A head and a panel of queries that a strip of keys processes.
 pub(super) struct Item {
     pub(super) head: usize,
     /// First query.
@@ -166,7 +166,7 @@ pub(super) struct Item {
 
 struct Tile<'a>(&'a Backward<'a>, usize, usize);
 
-/// Marks everything done when a tile ends, be it by a panic, so that nobody waits for ever.
+/// Marks everything done when a tile ends, also by a panic, so that no thread waits for ever.
 pub(super) struct Done<'a>(&'a AtomicU32);
 
 impl Drop for Done<'_> {
@@ -242,7 +242,7 @@ impl Backward<'_> {
         }
     }
 
-    /// Brings in one panel of queries: rows and columns of q and dout, log-sum-exp, `dout . out`.
+    /// Loads one panel of queries: rows and columns of q and dout, log-sum-exp, `dout . out`.
     ///
     /// # Safety
     /// The scratch is this worker's.
@@ -290,7 +290,7 @@ impl Backward<'_> {
         let strip = panel.seen(0..width, &(s0..s1));
         let parts = strip.len().div_ceil(S::BLOCK / 2);
         for (part, key) in strip.clone().step_by(S::BLOCK / 2).enumerate() {
-            // The panel before is the next: it is brought near meanwhile.
+            // The preceding panel is processed next: it is prefetched during this one.
             if let Some(next) = t.checked_sub(width) {
                 for rows in [&self.q, &self.dout, &self.out] {
                     // SAFETY: rows and columns of the operands.
@@ -377,7 +377,7 @@ impl Backward<'_> {
         true
     }
 
-    /// Adds a panel's gradient from one strip to those of the strips before, when it is this strip's turn.
+    /// Adds a panel's gradient from one strip to those of the preceding strips, once those are done.
     ///
     /// # Safety
     /// `dq`: rows of whole vectors for all queries of the panel.
@@ -408,17 +408,17 @@ impl Backward<'_> {
     unsafe fn nothing<S: Simd>(&self, dq: *mut f32, panel: &Panel, (b, h, t): (usize, usize, usize)) {
         let (s, e) = (self.shape, self.shape.head_dim);
         let (wide, width) = (e.next_multiple_of(S::LANES), S::PANEL);
-        // SAFETY: rows of dq that belong to this panel; nobody else is at them.
+        // SAFETY: rows of dq that belong to this panel; no other thread accesses them.
         unsafe {
             fill::<S>(dq, width * wide, 0.0);
             self.dq.store::<S>(b * s.seq + t, panel.count, (h * e, e), |_| 0.0, dq, wide);
         }
     }
 
-    /// Adds a panel's gradient from one strip to those of the strips before.
+    /// Adds a panel's gradient from one strip to those of the preceding strips.
     ///
     /// # Safety
-    /// It is this strip's turn.
+    /// All preceding strips have added theirs.
     #[inline(always)]
     unsafe fn give<S: Simd>(
         &self,
@@ -431,7 +431,7 @@ impl Backward<'_> {
         let s = self.shape;
         let (e, columns, row) = (s.head_dim, (h * s.head_dim, s.head_dim), b * s.seq + t);
         let wide = e.next_multiple_of(S::LANES);
-        // SAFETY: rows of dq that belong to this panel; nobody else is at them.
+        // SAFETY: rows of dq that belong to this panel; no other thread accesses them.
         unsafe {
             match &self.dq {
                 _ if first && last => {
@@ -467,8 +467,8 @@ impl Kernel for Tile<'_> {
         let parts = Parts::new(Sizes::of::<S>(), (s, f.strip), f.dropout.is_some());
         let width = S::PANEL;
         let done = f.begin(tile);
-        // SAFETY: the scratch is this worker's; rows and columns lie inside the operands, whose shapes were checked; dk and dv
-        // of this strip are written by this tile alone, dq in turns.
+        // SAFETY: the scratch is this worker's; rows and columns are inside the operands, whose shapes were checked; dk and dv
+        // of this strip are written by this tile alone, dq by one strip at a time.
         unsafe {
             let x = Scratch::new(f.scratch.at(worker * parts.total(), parts.total()), &parts, f.strip, width);
             let (row, columns) = (b * f.keys + s0, (g * e, e));
@@ -528,7 +528,7 @@ pub(super) fn run(ctx: &Ctx<'_>, op: &AttentionBackward, sight: Sight<'_>) {
         return amx::backward::run(ctx, &f, tiles);
     }
     ctx.pool.run(tiles, &|tile, worker| {
-        // SAFETY: the rung is available; operands are checked views; scratch is this launch's workspace.
+        // SAFETY: the instruction set is available; operands are checked views; scratch is this launch's workspace.
         unsafe { dispatch(ctx.rung, Tile(&f, tile, worker)) }
     });
 }

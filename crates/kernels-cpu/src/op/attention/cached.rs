@@ -19,7 +19,7 @@ use bessemer_tensor::op::{Alibi, AttentionCached, AttentionShape, AttentionSlots
 /// New positions from which copies are worth it.
 const MANY: usize = 8;
 
-/// More lanes than any rung has: whole vectors of scores are read.
+/// More lanes than any instruction set has: whole vectors of scores are read.
 const LANES_MOST: usize = 16;
 
 pub(crate) fn workspace(machine: Machine, op: &AttentionCached) -> usize {
@@ -123,7 +123,7 @@ pub(crate) fn run(ctx: &Ctx<'_>, op: &AttentionCached) {
         let (first, len) = (b * op.capacity + seen, sight.position(t) + 1 - seen);
         let (shape, alibi) = (&op.shape, op.alibi);
         let head = Head { shape, alibi, q: &q, k: &k, v: &v, out: &out, scores, row, h, first, len };
-        // SAFETY: the rung is available; operands are checked views; each worker has scores of its own.
+        // SAFETY: the instruction set is available; operands are checked views; each worker has scores of its own.
         unsafe { dispatch(ctx.rung, head) }
     });
 }
@@ -145,7 +145,7 @@ pub(super) fn place(op: &AttentionSlots, places: &[u32], row: usize) -> Place {
     Place { first: slot * op.capacity + first, own: slot * op.capacity + position }
 }
 
-/// Errors unless every row has a slot of the cache, a position in it, and sees nothing behind itself.
+/// Errors unless every row has a slot of the cache and a position in it, and sees no later position.
 pub(super) fn check_places(op: &AttentionSlots, places: &[u32]) -> Result<(), TensorError> {
     for (row, place) in places.chunks_exact(AttentionSlots::PLACE).enumerate() {
         let [slot, start, position] = [place[0], place[1], place[2]].map(|x| x as usize);
@@ -186,7 +186,7 @@ pub(crate) fn run_slots(ctx: &Ctx<'_>, op: &AttentionSlots) -> Result<(), Tensor
         let Place { first, own } = place(op, places, row);
         let (shape, alibi, len) = (&op.shape, op.alibi, own + 1 - first);
         let head = Head { shape, alibi, q: &q, k: &keys, v: &values, out: &out, scores, row, h, first, len };
-        // SAFETY: the rung is available; operands are checked views; each worker has scores of its own.
+        // SAFETY: the instruction set is available; operands are checked views; each worker has scores of its own.
         unsafe { dispatch(ctx.rung, head) }
     });
     Ok(())

@@ -61,7 +61,7 @@ impl Strip {
     }
 }
 
-/// Keys of a block, for BLOCK of a rung: with scores of a whole panel, they stay in an L1 cache.
+/// Keys of a block, for BLOCK of an instruction set: with scores of a whole panel, they stay in an L1 cache.
 const fn keys(block: usize) -> usize {
     block / 4 * 3
 }
@@ -74,7 +74,7 @@ struct Parts {
     queries: usize,
     /// A panel's sums.
     sums: usize,
-    /// A panel's queries as rows, while they are brought in.
+    /// A panel's queries as rows, while they are loaded.
     rows: usize,
     scores: usize,
     /// Dropout factors of a panel, twice.
@@ -103,7 +103,7 @@ impl Parts {
     }
 
     fn total(&self, width: usize) -> usize {
-        // With a panel come its maxima and totals; alpha is shared.
+        // Each panel has its own maxima and totals; alpha is shared.
         2 * self.keys
             + self.panels * (self.queries + self.sums + 2 * padded(width))
             + self.rows
@@ -151,7 +151,7 @@ impl Kernel for Tile<'_> {
         let span = parts.share * width;
         let Strip { b, g, queries: Range { start: t0, end: t1 } } = Strip::of(s, span, tile);
         let panels = (t1 - t0).div_ceil(width);
-        // SAFETY: the parts lie inside this worker's scratch; rows and columns inside the operands, whose shapes were
+        // SAFETY: the parts are inside this worker's scratch; rows and columns inside the operands, whose shapes were
         // checked; out and lse of these rows and heads are written by this tile alone.
         unsafe {
             let rows = base.add(2 * parts.keys);
@@ -229,7 +229,7 @@ impl Kernel for Tile<'_> {
                     }
                 }
                 let columns = (p.head * e, e);
-                // Nothing is added up for a query that sees no key.
+                // The sum is empty for a query that sees no key.
                 let factor = |r| if total(r) == 0.0 { 0.0 } else { 1.0 / total(r) };
                 f.out.store::<S>(b * s.seq + p.t, p.count, columns, factor, p.sums, wide);
             }
@@ -250,7 +250,7 @@ pub(super) fn run(ctx: &Ctx<'_>, f: &Forward<'_>) {
     let sizes = Sizes::new(ctx.rung);
     let span = Parts::new(sizes, s, false).share * sizes.panel;
     ctx.pool.run(s.batch * s.kv_heads * s.seq.div_ceil(span), &|tile, worker| {
-        // SAFETY: the rung is available; operands are checked views; scratch is this launch's workspace.
+        // SAFETY: the instruction set is available; operands are checked views; scratch is this launch's workspace.
         unsafe { dispatch(ctx.rung, Tile(f, tile, worker)) }
     });
 }

@@ -1,14 +1,14 @@
-//! Which keys a query sees, with operands at hand.
+//! Keys that a query sees, with operands at hand.
 //!
-//! Keys are numbered as they lie in memory. Both queries and keys stand there in the order of their positions, so what a query sees is a
-//! range of these numbers, and neither end of it goes back from one query to the next.
+//! Keys are numbered in memory order. Both queries and keys are stored in the order of their positions, so the keys that a query sees
+//! are a range of these numbers, and neither end of it decreases from one query to the next.
 
 use crate::operand::Indices;
 use bessemer_tensor::TensorError;
 use bessemer_tensor::op::{Alibi, AttentionCached, AttentionMask, AttentionShape, Positions};
 use std::ops::Range;
 
-/// What a query sees: the keys from [`Sight::first`] to before [`Sight::end`].
+/// Keys that a query sees: from [`Sight::first`] to before [`Sight::end`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sight<'a> {
     /// Queries of a sequence.
@@ -70,12 +70,12 @@ impl<'a> Sight<'a> {
         self.key_positions.at(j, self.keys)
     }
 
-    /// How many keys, from `j` on, have positions that follow each other.
+    /// Number of keys, from `j` on, whose positions are consecutive.
     pub(crate) fn run(&self, j: usize) -> usize {
         self.key_positions.run(j, self.keys)
     }
 
-    /// Whether the positions of queries `t .. t + count` follow each other.
+    /// Whether the positions of queries `t .. t + count` are consecutive.
     pub(crate) fn is_stretch(&self, t: usize, count: usize) -> bool {
         self.queries.run(t, self.seq) >= count
     }
@@ -91,7 +91,7 @@ impl<'a> Sight<'a> {
         self.key_positions.before(self.starts(b, t, 1).map_or(first, |s| first.max(s[0] as usize)), self.keys)
     }
 
-    /// The key behind the last one that query `t` sees. Does not decrease with t.
+    /// One past the last key that query `t` sees. Does not decrease with t.
     pub(crate) fn end(&self, t: usize) -> usize {
         self.key_positions.before(self.position(t) + 1, self.keys)
     }
@@ -138,7 +138,7 @@ impl<'a> Sight<'a> {
     }
 }
 
-/// How many of the numbers below `len`, in order, come before those that do not fulfil `is_before`.
+/// Returns the first number below `len` that does not fulfil `is_before`, or `len`.
 fn partition_point(len: usize, is_before: impl Fn(usize) -> bool) -> usize {
     let (mut low, mut high) = (0, len);
     while low < high {
@@ -168,7 +168,7 @@ mod tests {
         let queries = Positions { first: 2, later: Some(9), stride: 1 };
         let halves = Sight { queries, ..sight(2, None) };
         assert_eq!(firsts(halves, 0), [1, 2, 8, 9]);
-        // Of keys 3, 5, 7, 9 queries 2, 3 and 9, 10 see none, one and all; with the window none, one, one and one.
+        // Queries 2, 3 and 9, 10 see none, one and all of keys 3, 5, 7, 9; with the window none, one, one and one.
         let some = Sight { keys: 4, key_positions: Positions { first: 3, later: None, stride: 2 }, ..halves };
         assert_eq!((0..4).map(|t| some.end(t)).collect::<Vec<_>>(), [0, 1, 4, 4]);
         assert_eq!(firsts(some, 0), [0, 0, 3, 3]);

@@ -42,7 +42,7 @@ use forward::Forward;
 use mask::Sight;
 use rows::Rows;
 
-/// Dropout of attention weights, as [`AttentionDropout`], whose counters were read.
+/// Dropout of attention weights, as [`AttentionDropout`], with the values of the counters.
 #[derive(Debug, Clone, Copy)]
 struct WeightDropout {
     mask: Mask,
@@ -57,7 +57,7 @@ impl WeightDropout {
     }
 }
 
-/// How a rung cuts scores.
+/// Partition of scores for an instruction set.
 #[derive(Debug, Clone, Copy)]
 struct Sizes {
     /// Elements of a vector.

@@ -12,7 +12,7 @@ use std::ops::Range;
 /// Queries of a panel at most.
 pub(super) const MOST: usize = 64;
 
-/// Stands for "no score yet": far below every score, and still finite.
+/// Placeholder for "no score yet": far below every score, and still finite.
 pub(super) const LOWEST: f32 = -1e30;
 
 /// Queries `t .. t + count` of one sequence, in PANEL lanes: so many floats are from the scores of one key to those of the next.
@@ -21,11 +21,11 @@ pub(super) struct Panel {
     /// The last key that each query sees, as f32: exact below 2^24. Lanes past `count` do as the last query. Below 0, before the first
     /// key, or past the last one where these are the positions of queries.
     last: [f32; MOST],
-    /// The first key that each query sees; behind `last` if it sees none.
+    /// The first key that each query sees; after `last` if it sees none.
     first: [f32; MOST],
-    /// Whether the positions of queries and of keys follow each other, so that `last` is as far from a key as the query is.
+    /// Whether the positions of queries and of keys are consecutive, so that `last` is as far from a key as the query is.
     follow: bool,
-    /// If not, the position of each query.
+    /// The position of each query, if `follow` is false.
     positions: [f32; MOST],
 }
 
@@ -56,7 +56,7 @@ impl Panel {
         panel
     }
 
-    /// Sets the ranges of queries or keys whose positions do not follow each other.
+    /// Sets the ranges of queries or keys whose positions are not consecutive.
     #[inline(never)]
     fn set_apart<S: Simd>(&mut self, sight: &Sight<'_>, b: usize, t: usize) {
         for r in 0..S::PANEL {
@@ -185,8 +185,8 @@ impl Panel {
         }
     }
 
-    /// Turns scores into exponentials of `z - max` with running maxima and sums, zeros where a vector sees nothing. `alpha`
-    /// becomes the factors for what was summed before.
+    /// Replaces scores by exponentials of `z - max` with running maxima and sums, zeros where a vector sees nothing. `alpha`
+    /// becomes the factors of the earlier sums.
     ///
     /// # Safety
     /// `z`: rows of `width` floats, one for each key; the others: `width` floats.
@@ -222,7 +222,7 @@ impl Panel {
                 let new = S::max(S::max(best[0], best[1]), S::max(best[2], best[3]));
                 let log2e = S::splat(std::f32::consts::LOG2_E);
                 // Exactly 1 where the maximum stays: a block of keys that a query does not see leaves its sums as they are,
-                // so its bits do not depend on the queries beside it.
+                // so its bits do not depend on the other queries of the panel.
                 let factor = exp2::<S>(S::mul(S::sub(old, new), log2e));
                 let factor = S::select_lt(old, new, factor, S::splat(1.0));
                 let shift = S::sub(S::splat(0.0), S::mul(new, log2e));
@@ -249,8 +249,8 @@ impl Panel {
         }
     }
 
-    /// Scores and products `dout . v` become the weights `m p` and `dz / scale`; zeros where a vector sees nothing. `lse_log2`:
-    /// each query's log-sum-exp times log2(e); `d`: each query's `dout . out`; `drop`: factors beside the scores.
+    /// Replaces scores and products `dout . v` by the weights `m p` and `dz / scale`; zeros where a vector sees nothing. `lse_log2`:
+    /// each query's log-sum-exp times log2(e); `d`: each query's `dout . out`; `drop`: factors in the layout of the scores.
     ///
     /// # Safety
     /// `z`, `dp`, `drop`: rows of `width` floats, one for each key; the others: `width` floats.
@@ -289,7 +289,7 @@ impl Panel {
         }
     }
 
-    /// Dropout factors beside the scores of a block; the element of query r and a key at position s has number `element(r) + s`.
+    /// Dropout factors of a block, in the layout of the scores; the element of query r and a key at position s has number `element(r) + s`.
     ///
     /// # Safety
     /// `out`: rows of `width` floats, one for each key; `buffer`: `width` rows of [`drop_row`] floats.
@@ -326,7 +326,7 @@ impl Panel {
         }
     }
 
-    /// Multiplies the weights of all queries by the factors beside them.
+    /// Multiplies the weights of all queries by the factors in the same layout.
     ///
     /// # Safety
     /// Both: rows of `width` floats, one for each key.
@@ -344,7 +344,7 @@ impl Panel {
     /// Writes the queries' copied rows of e columns as columns: e rows of `width` floats, zeros past `count`.
     ///
     /// # Safety
-    /// As described.
+    /// `from` and `to` have these shapes.
     #[inline(always)]
     pub(super) unsafe fn columns<S: Simd>(&self, from: Copied, e: usize, to: *mut f32) {
         let width = S::PANEL;
@@ -361,7 +361,7 @@ impl Panel {
         }
     }
 
-    /// `c[query] = sum_key w[key][query] x[key]` for the keys that the queries see, onto what is in c.
+    /// Adds `c[query] = sum_key w[key][query] x[key]`, for the keys that the queries see, to the contents of c.
     ///
     /// # Safety
     /// `w`: rows of `width` floats, one for each key; `x`: rows of `vectors` vectors, the first key at row `skip`; c: `count`
@@ -433,7 +433,7 @@ pub(super) const fn drop_row(keys: usize) -> usize {
 /// Sets `count` floats, a multiple of LANES.
 ///
 /// # Safety
-/// As said.
+/// `to` has space for them.
 #[inline(always)]
 pub(super) unsafe fn fill<S: Simd>(to: *mut f32, count: usize, value: f32) {
     for i in (0..count).step_by(S::LANES) {

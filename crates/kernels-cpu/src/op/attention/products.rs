@@ -1,12 +1,12 @@
 //! Products of small matrices in cache, straight from rows: none of the factors is packed.
 //!
-//! `C[m, n] = sum_k A[m, k] B[k, n]`: elements of A are spread over the lanes one by one, wherever they lie; rows of B and C
+//! `C[m, n] = sum_k A[m, k] B[k, n]`: elements of A are broadcast to the lanes one by one, with any strides; rows of B and C
 //! are vectors.
 #![allow(unsafe_code)] // matrices by address
 
 use crate::simd::Simd;
 
-/// Columns of a copied matrix that lie together: see [`Copied`].
+/// Columns of a copied matrix that are contiguous: see [`Copied`].
 pub(super) const COLUMNS: usize = 64;
 
 /// A copied matrix: its columns in groups of [`COLUMNS`], rows of a group one after the other, so that the way from row to
@@ -29,14 +29,14 @@ impl Copied {
         Copied { at, group: rows * COLUMNS }
     }
 
-    /// Address of an element; within a group of columns, and from row to row, addresses go on regularly.
+    /// Address of an element; within a group of columns, and from row to row, addresses have constant strides.
     #[inline(always)]
     pub(super) fn place(&self, row: usize, column: usize) -> *mut f32 {
         self.at.wrapping_add(column / COLUMNS * self.group + row * COLUMNS + column % COLUMNS)
     }
 }
 
-/// Where the element (row, depth) of the left factor is: `at + row * row_step + depth * depth_step`.
+/// Address of the element (row, depth) of the left factor: `at + row * row_step + depth * depth_step`.
 #[derive(Clone, Copy)]
 pub(super) struct Left {
     pub(super) at: *const f32,
@@ -112,7 +112,7 @@ unsafe fn tile<S: Simd, const M: usize, const N: usize>(
     }
 }
 
-/// Up to MR rows of C, `vectors` vectors wide; `b` tells where a column of B starts.
+/// Computes up to MR rows of C, `vectors` vectors wide; `b` returns the start of a column of B.
 ///
 /// # Safety
 /// The elements of A, `depth` rows of B, `b_step` floats apart, and `rows` rows of C exist; rows of B and C in whole vectors.

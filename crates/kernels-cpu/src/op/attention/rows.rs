@@ -12,7 +12,7 @@ use bessemer_tensor::View;
 use bessemer_units::DType;
 use half::bf16;
 
-/// Rows that are asked for before they are copied: those of a head lie too far apart for the processor's own prefetcher.
+/// Rows that are prefetched before they are copied: those of a head are too far apart for the processor's own prefetcher.
 const AHEAD: usize = 8;
 
 /// A matrix of activations. One kernel serves both types: only copies differ.
@@ -71,7 +71,7 @@ impl Rows {
         }
     }
 
-    /// Asks for rows to be brought near: columns `col .. col + e` of part `part` of `parts` of `count` rows from `first` on.
+    /// Prefetches rows: columns `col .. col + e` of part `part` of `parts` of `count` rows from `first` on.
     ///
     /// # Safety
     /// The rows and columns exist.
@@ -146,7 +146,7 @@ impl Rows {
     }
 }
 
-/// Asks for columns `col .. col + e` of a row to be brought near.
+/// Prefetches columns `col .. col + e` of a row.
 ///
 /// # Safety
 /// The row and the columns exist.

@@ -36,7 +36,7 @@ fn rungs() -> impl Iterator<Item = Rung> {
     Rung::ALL.into_iter().filter(|r| *r != Rung::Reference && r.available())
 }
 
-/// Holds the codes and the scales of blocks against the reference, on every rung.
+/// Compares the codes and the scales of blocks with the reference, on every instruction set.
 fn check(what: &str, code: &VectorCode, values: &[f32]) {
     // Only whole blocks are encoded by vectors; zeros change no scale.
     let mut values = values.to_vec();
@@ -136,7 +136,7 @@ fn values_between_have_the_codes_of_the_reference() {
     }
 }
 
-/// Every float from 0 to 1, for a scale of 1: two thousand million values on each rung.
+/// Every float from 0 to 1, for a scale of 1: two thousand million values on each instruction set.
 #[test]
 #[ignore = "takes minutes"]
 fn every_magnitude_has_the_code_of_the_reference() {
@@ -162,7 +162,7 @@ fn what_lines_do_not_serve_is_left_to_the_reference() {
         check("below zero", code, &[0.5, -0.1, -0.5, 0.2]);
         for (i, values) in broken.iter().enumerate() {
             check("broken", code, values);
-            // In the last lane of a whole block.
+            // A value in the last lane of a whole block.
             let mut block = [0.1; MOMENT_BLOCK];
             block[MOMENT_BLOCK - 1] = values[i.min(1)];
             check("broken at the end", code, &block);

@@ -14,11 +14,11 @@ use std::time::Duration;
 /// Values of a message with their name.
 type Named = (String, Vec<f32>);
 
-/// Where t threads hand each other their values.
+/// Shared memory through which t threads exchange values.
 pub(crate) struct Group {
     values: Mutex<Vec<Vec<f32>>>,
     barrier: Barrier,
-    /// By sender and receiver, in the order in which they were sent.
+    /// Indexed by sender and receiver: messages in the order in which they were sent.
     messages: Mutex<HashMap<(usize, usize), VecDeque<Named>>>,
     came: Condvar,
 }
@@ -52,7 +52,7 @@ impl Group {
         self.values.lock().unwrap().len()
     }
 
-    /// What every member has brought, in their order.
+    /// Returns the values of every member, in the order of the members.
     pub(crate) fn all(&self, index: usize, mine: Vec<f32>) -> Vec<Vec<f32>> {
         self.values.lock().unwrap()[index] = mine;
         self.barrier.wait();
@@ -201,7 +201,7 @@ impl AxisMember<'_> {
                     terms.extend(read(b, part)?);
                 }
                 let sum = sum(&self.group.all(self.index, terms));
-                // Nobody may count on what is left behind.
+                // Overwrites the source: its contents are undefined after the call.
                 b.write_f32(src, &vec![f32::NAN; sum.len()])?;
                 b.write_f32(dst, &sum[self.index * dst.len()..][..dst.len()])
             }

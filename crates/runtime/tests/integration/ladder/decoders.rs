@@ -120,7 +120,7 @@ fn rung_10_sorting() {
     };
     let model = config.resolve(Some(3)).unwrap();
     let optim = OptimConfig { lr: 5e-4, ..OptimConfig::default() };
-    // Too little work for two threads, beside other tests; the bits are the same.
+    // Too little work for two threads while other tests run; the bits are the same.
     let mut training = Training::new(&model, (ROWS, SEQ), &optim, 3407, 1);
     let input = |n: u32| (0..DIGITS as u32).map(|d| n / 3u32.pow(d) % 3).collect::<Vec<u32>>();
     let sorted = |n: u32| {

@@ -1,4 +1,4 @@
-//! What PyTorch gives for the same models: `golden/ladder/ladder.json`.
+//! Results of PyTorch for the same models: `golden/ladder/ladder.json`.
 
 use std::path::PathBuf;
 
@@ -16,8 +16,8 @@ impl Golden {
         Golden { rung: rung.to_owned(), losses }
     }
 
-    /// Holds the mean of `ours` against the mean of PyTorch's: within `allowed`, which is made from how far PyTorch's own
-    /// seeds lie apart and is below the distance to the neighbouring rungs.
+    /// Compares the mean of `ours` with the mean of PyTorch's: within `allowed`, which is made from the distances between PyTorch's own
+    /// seeds and is below the distance to the neighbouring rungs.
     pub(crate) fn hold(&self, ours: &[f64], allowed: f64) {
         let mean = |l: &[f64]| l.iter().sum::<f64>() / l.len() as f64;
         let (found, wanted) = (mean(ours), mean(&self.losses));

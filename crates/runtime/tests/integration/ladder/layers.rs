@@ -9,7 +9,7 @@ use bessemer_tensor::op::{
 
 const RELU: ActivationKind = ActivationKind::Relu;
 
-/// Something between the embedding and the output projection. It keeps what its backward pass needs.
+/// A layer between the embedding and the output projection. It keeps the operands of its backward pass.
 pub(crate) trait Layer {
     /// `y = f(x)`.
     fn forward(&self, rig: &mut Rig, x: View, y: View);
@@ -135,7 +135,7 @@ impl LayerNorm {
         }
     }
 
-    /// `dx (+)=` what comes through the normalisation.
+    /// `dx (+)=` the gradient through the normalisation.
     fn backward_into(&self, rig: &mut Rig, x: View, dy: View, dx: View, accumulate_dx: bool) {
         rig.launch(NormBackward {
             kind: NormKind::Layer,
@@ -243,7 +243,7 @@ fn linear(x: View, weight: View, bias: Option<View>, out: View) -> Linear {
     Linear { x, weight, bias, activation: None, residual: None, rowwise: false, out }
 }
 
-/// Both halves of a linear map's backward pass.
+/// Computes both halves of a linear map's backward pass.
 fn linear_backward(
     rig: &mut Rig,
     x: View,

@@ -28,7 +28,7 @@ pub(crate) struct Lecture {
     /// Input of each layer and of the output projection, and their gradients.
     streams: Vec<View>,
     dstreams: Vec<View>,
-    /// What the projection reads: the last stream, with a column of ones if the projection has a bias.
+    /// Input of the projection: the last stream, with a column of ones if the projection has a bias.
     features: View,
     dfeatures: View,
     head: Param,
@@ -48,8 +48,8 @@ impl Lecture {
         Lecture::of(rig, table, None, Vec::new(), head)
     }
 
-    /// Token and position tables, layers, and a projection with bias. The loss operator knows no bias, so it becomes one
-    /// more column of the matrix, beside a feature that is always 1.
+    /// Token and position tables, layers, and a projection with bias. The loss operator has no bias, so it becomes one
+    /// more column of the matrix, for a feature that is always 1.
     pub(crate) fn layered(rig: &mut Rig, vocab: usize, layers: Vec<Box<dyn Layer>>) -> Lecture {
         let table = rig.param(vocab, WIDTH, Init::Normal);
         let positions = rig.param(SEQ, WIDTH, Init::Normal);
@@ -95,7 +95,7 @@ impl Lecture {
         }
     }
 
-    /// Sum of the losses of one batch; with its gradients if asked.
+    /// Returns the sum of the losses of one batch; with its gradients if requested.
     fn pass(&self, rig: &mut Rig, ids: &[u32], targets: &[u32], with_gradients: bool) -> f64 {
         rig.backend.write_u32(self.ids, ids).unwrap();
         rig.backend.write_u32(self.targets, targets).unwrap();

@@ -4,7 +4,7 @@
 //! feed-forward layer, three blocks. They are not decoders of this crate (no residual, no output projection, scores
 //! scaled by the whole width), so they are put together from single operators and their backward halves, with PyTorch's
 //! initial values and the AdamW of `optim`. Rung 6 is nanoGPT's configuration for a CPU, rung 10 minGPT's sorting task:
-//! both are a [`bessemer_runtime::Decoder`]. All but the last are held against the same models in PyTorch
+//! both are a [`bessemer_runtime::Decoder`]. All but the last are compared with the same models in PyTorch
 //! (`golden/ladder/make.py`), which give the published losses.
 #![allow(clippy::print_stdout)] // what was reached, with --nocapture
 
@@ -22,7 +22,7 @@ use lecture::{BATCH, Lecture, ROWS, SEQ, WIDTH, train};
 use rig::Rig;
 use text::Text;
 
-/// Trains a rung with every seed and holds the mean validation loss against PyTorch's.
+/// Trains a rung with every seed and compares the mean validation loss with PyTorch's.
 fn rung(
     name: &str,
     seeds: &[u64],

@@ -3,7 +3,7 @@
 use bessemer_tensor::rng::RngKey;
 use std::path::PathBuf;
 
-/// Both parts of the text as character ids.
+/// The training and the validation part of the text, as character ids.
 pub(crate) struct Text {
     pub(crate) train: Vec<u32>,
     pub(crate) validation: Vec<u32>,
@@ -11,8 +11,8 @@ pub(crate) struct Text {
 }
 
 impl Text {
-    /// The text (1,115,394 bytes), looked for in `shared/data` beside or above the repository, or where
-    /// BESSEMER_TINYSHAKESPEARE says; `None`, with a message, where it is absent.
+    /// Finds the text (1,115,394 bytes) in `shared/data` of the repository or of a directory above it, or at
+    /// BESSEMER_TINYSHAKESPEARE; `None`, with a message, if it is absent.
     pub(crate) fn find() -> Option<Text> {
         let named = std::env::var_os("BESSEMER_TINYSHAKESPEARE").map(PathBuf::from);
         let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));

@@ -311,7 +311,7 @@ pub(crate) fn tokens(stream: u64, sequences: usize) -> (Vec<u32>, Vec<u32>) {
     (ids, targets)
 }
 
-/// Whether passes of training drop choices that scoring ones keep.
+/// Whether training passes drop choices that scoring passes keep.
 pub(crate) fn has_capacity(model: &Model) -> bool {
     model.experts.is_some_and(|experts| experts.gate.capacity.is_some())
 }

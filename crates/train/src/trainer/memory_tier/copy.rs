@@ -1,4 +1,4 @@
-//! A copy of what a rank saves, by one or several threads, and how many steps lie between two.
+//! A copy of a rank's saved state, by one or several threads, and the number of steps between two copies.
 
 use super::TrainError;
 use bessemer_memory_checkpoint::{CHUNK, MemoryError, SlotWriter};
@@ -12,7 +12,7 @@ const ELEMENTS: usize = CHUNK / 4;
 /// Weight of the newest copy in the smoothed seconds of one.
 const WEIGHT: f64 = 0.3;
 
-/// A chunk on its way from the device to the slot: its number, its values and how many of them it has.
+/// A chunk in flight from the device to the slot: its number, its values and how many of them it has.
 struct Block {
     number: usize,
     values: Vec<f32>,
@@ -91,7 +91,7 @@ impl Copier {
             for number in 0..chunks {
                 let Some(mut block) = own.take() else { break };
                 read(&mut block, number)?;
-                // With no block to read into, the helpers have enough to do: this thread writes as well.
+                // Without a free block to read into, the helpers have enough to do: this thread writes as well.
                 own = match free.try_recv() {
                     Ok(other) => {
                         let _ = to_write.send(block);
@@ -115,7 +115,7 @@ impl Copier {
     }
 }
 
-/// Steps between two copies: the recipe's, or as few as keep what training waits for copies below a part of its time.
+/// Steps between two copies: the recipe's, or as few as keep the time that training waits for copies below a part of the total.
 #[derive(Debug, Default)]
 pub(super) struct CopyInterval {
     /// `None`: chosen.
@@ -180,7 +180,7 @@ mod tests {
         let every = interval.after(0.1, Some(1.0));
         interval.next(1, every);
         assert_eq!((every, interval.is_due(10), interval.is_due(11)), (10, false, true));
-        // Cheaper copies come more often, at once.
+        // Cheaper copies are made more often, at once.
         let mut every = every;
         for _ in 0..40 {
             every = interval.after(0.005, Some(1.0));

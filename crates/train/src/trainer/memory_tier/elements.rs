@@ -1,4 +1,4 @@
-//! The elements that a rank needs of copies: read from the slots that lie on its host, fetched from other ranks where they do not.
+//! The elements that a rank needs of copies: read from the slots on its host, fetched from other ranks where they are not.
 
 use super::launch::host;
 use super::restore::{OwnCopy, unreadable};
@@ -54,20 +54,20 @@ struct CopiedPart {
     reader: usize,
     /// Its first element among those of all parts that the reader reads.
     at: usize,
-    /// The slot, if it lies on this host.
+    /// The slot, if it is on this host.
     here: Option<SlotReader>,
 }
 
 /// Copies of all ranks' states of one step, as this rank reads them.
 pub(super) struct CopiedState {
-    /// By tensor: the rank that saves a box, and the box.
+    /// Indexed by tensor: the rank that saves a box, and the box.
     boxes: HashMap<usize, Vec<(usize, SavedBox)>>,
     parts: Vec<CopiedPart>,
-    /// By rank: the parts of its state, in the order of their elements.
+    /// Indexed by rank: the parts of its state, in the order of their elements.
     of_rank: Vec<Vec<usize>>,
     /// Whether any rank has elements to fetch.
     fetches: bool,
-    /// By reader: elements of the present batch that were fetched, and how many of them were taken.
+    /// Indexed by reader: elements of the present batch that were fetched, and how many of them were taken.
     fetched: Vec<(Vec<f32>, usize)>,
 }
 
@@ -80,7 +80,7 @@ struct Stretch {
 }
 
 impl CopiedState {
-    /// Tells all ranks where the copies are, of which `own` is this rank's. All of them are verified. All ranks call this.
+    /// Sends all ranks the locations of the copies, of which `own` is this rank's. All of them are verified. All ranks call this.
     pub(super) fn gather(
         worker: &mut Worker,
         tier: &MemoryTier,
@@ -131,7 +131,7 @@ impl CopiedState {
         Ok(copied)
     }
 
-    /// The stretches of copies that have what a call of [`Worker::write_with`] asks for, `values` elements.
+    /// The stretches of copies with the elements that a call of [`Worker::write_with`] requests, `values` elements.
     fn stretches(
         &self,
         number: usize,
@@ -159,7 +159,7 @@ impl CopiedState {
         Ok(stretches)
     }
 
-    /// Fetches what this rank wants of some tensors and does not have on its host. All ranks call this.
+    /// Fetches the elements of some tensors that this rank needs and does not have on its host. All ranks call this.
     pub(super) fn fetch<'a>(
         &mut self,
         worker: &mut Worker,
@@ -200,7 +200,7 @@ impl CopiedState {
         Ok(())
     }
 
-    /// Reads what a call of [`Worker::write_with`] asks for. Calls come in the order of the tensors of [`CopiedState::fetch`].
+    /// Reads the elements that a call of [`Worker::write_with`] requests. Calls come in the order of the tensors of [`CopiedState::fetch`].
     pub(super) fn read(
         &mut self,
         number: usize,
@@ -224,7 +224,7 @@ impl CopiedState {
     }
 }
 
-/// Reads elements of a slot; many short stretches that lie close together cost one call of the system.
+/// Reads elements of a slot; many short stretches that are close together cost one call of the system.
 struct SlotReader {
     slot: Slot,
     window: Vec<f32>,

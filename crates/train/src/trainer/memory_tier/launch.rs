@@ -1,11 +1,11 @@
-//! Which copies belong to a run, and which of them are of a past that it has left.
+//! Record of a run's launches: which copies belong to the run, and which belong to steps that it has gone back from.
 //!
 //! ```text
 //! launch 1   1 2 3 4 5 6 7       killed
 //! launch 2           4 5 6 7 8   began after step 3 (its base): copies of launch 1 are of this run up to step 3 only
 //! ```
-//! A host that was cut off keeps copies of steps that the others have taken back. They are as intact as any other copy. This record tells
-//! them apart: it lies in the run directory, where all hosts see it.
+//! A host that was cut off keeps copies of steps that the others have taken back. They are as intact as any other copy. This record
+//! distinguishes them: it is in the run directory, where all hosts see it.
 
 use super::{RUN_FILE, TrainError};
 use crate::state::CHECKPOINTS;
@@ -23,12 +23,12 @@ struct RunRecord {
     launches: u64,
     #[serde(default)]
     bases: Vec<Base>,
-    /// Places of what overflows.
+    /// Locations of the overflow.
     #[serde(default)]
     overflow: Option<SavedOverflow>,
 }
 
-/// What of which ranks' states lies elsewhere, for a layout: copies are found again only where the next launch cuts states up alike.
+/// Parts of ranks' states that are stored elsewhere, for a layout: copies are found again only where the next launch partitions states alike.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct SavedOverflow {
     /// Hash of the layout.
@@ -43,21 +43,21 @@ struct Base {
     step: u64,
 }
 
-/// A launch of a run, or what follows where a run has gone back to an older step.
+/// A launch of a run, or its continuation after it has gone back to an older step.
 #[derive(Debug, Default, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Launch {
     /// Number of the run.
     pub(super) run: [u64; 2],
     pub(super) number: u64,
-    /// Those that bound which copies are the run's: launches and steps ascend.
+    /// The bases that bound which copies are the run's: launches and steps ascend.
     bases: Vec<Base>,
-    /// Whether it has a base of its own.
+    /// True if the launch has a base of its own.
     begun: bool,
     pub(super) overflow: Option<SavedOverflow>,
 }
 
 impl Launch {
-    /// The next launch of the run whose directory this is; noted there.
+    /// The next launch of the run whose directory this is; recorded there.
     pub(super) fn next(run: &ConfinedDir) -> Result<Launch, std::io::Error> {
         run.create_dir(CHECKPOINTS)?;
         let mut record = match read(run) {
@@ -79,7 +79,7 @@ impl Launch {
         u128::from(self.run[0]) | u128::from(self.run[1]) << 64
     }
 
-    /// Takes note that the run goes on after `step`: as this launch, or, if it has made steps already, as another one.
+    /// Records that the run resumes after `step`: as this launch, or, if it has made steps already, as another one.
     pub(super) fn begin_after(&mut self, step: u64) {
         self.number += u64::from(std::mem::replace(&mut self.begun, true));
         self.bases.retain(|base| base.step < step);
@@ -93,7 +93,7 @@ impl Launch {
         write(run, &RunRecord { launches, bases: self.bases.clone(), ..record })
     }
 
-    /// Notes where what overflows lies.
+    /// Records the locations of the overflowing parts.
     pub(super) fn note_overflow(&self, run: &ConfinedDir) -> Result<(), std::io::Error> {
         let record = read(run).unwrap_or_default();
         write(run, &RunRecord { overflow: self.overflow.clone(), ..record })
@@ -130,14 +130,14 @@ fn write(run: &ConfinedDir, record: &RunRecord) -> Result<(), std::io::Error> {
     run.write(Path::new(CHECKPOINTS).join(RUN_FILE), &serde_json::to_vec(record)?)
 }
 
-/// Number of this host: its name, and what tells it from others of that name.
+/// Number of this host: its name, and a value that distinguishes it from others of that name.
 pub(in crate::trainer) fn host() -> u64 {
     let read = |path: &str| bessemer_durable::read_to_string(Path::new(path)).unwrap_or_default();
     let (name, boot) = (read("/proc/sys/kernel/hostname"), read("/proc/sys/kernel/random/boot_id"));
     stable_hash(&[name.as_bytes(), boot.as_bytes()]) as u64
 }
 
-/// Turns the error of a run's record into one of the session.
+/// Converts the error of a run's record into one of the session.
 pub(super) fn unnoted(e: std::io::Error) -> TrainError {
     TrainError::State { place: RUN_FILE.into(), problem: format!("cannot be written: {e}") }
 }
@@ -165,11 +165,11 @@ mod tests {
         // Killed before it has begun.
         assert!(launch(None).has(&offer(1, 11)) && !launch(None).has(&offer(1, 12)));
         assert!(launch(None).has(&offer(2, 12)));
-        // Goes on from what launch 2 has left. What launch 1 has of step 12 stays out.
+        // Continues the steps of launch 2. The copy of launch 1 of step 12 is excluded.
         let mut sixth = launch(Some(13));
         assert_eq!(sixth.number, 6);
         assert!(sixth.has(&offer(2, 13)) && !sixth.has(&offer(2, 14)) && !sixth.has(&offer(1, 12)));
-        // Within a launch the run goes back: its own later copies are no longer its own, and the next launch knows.
+        // Within a launch the run goes back: its own later copies are no longer its own, also for the next launch.
         sixth.begin_after(8);
         sixth.note(&directory).unwrap();
         for launch in [sixth, launch(None)] {

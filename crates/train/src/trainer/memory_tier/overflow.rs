@@ -1,7 +1,7 @@
-//! Parts of ranks' states that lie elsewhere because their memory has no space for all of them (`save.memory.overflow`).
+//! Parts of ranks' states that are stored elsewhere because their memory has no space for all of them (`save.memory.overflow`).
 //!
-//! Where they go is planned when a session begins ([`Tiers`]), from the memory that each rank has and rates that are measured then. The
-//! plan is kept in the run's record: copies are found again where the next launch cuts states up alike.
+//! Their locations are planned when a session begins ([`Tiers`]), from the memory that each rank has and rates that are measured then. The
+//! plan is kept in the run's record: copies are found again where the next launch partitions states alike.
 
 use super::launch::{Launch, SavedOverflow};
 use super::{TrainError, hash_of};
@@ -30,7 +30,7 @@ const PAGE: u64 = 4096;
 /// Bytes of an element.
 const ELEMENT: u64 = 4;
 
-/// Whether parts of states may lie elsewhere.
+/// Whether parts of states may be stored elsewhere.
 pub(super) fn is_allowed(config: &MemoryConfig) -> bool {
     config.overflow != MemoryOverflow::None && config.keep == MemoryKeep::Own
 }
@@ -54,7 +54,7 @@ pub(super) struct Parts {
     list: Vec<StatePart>,
     keys: Vec<SlotKey>,
     ranks: usize,
-    /// Seconds after which all have sent and stored what lies elsewhere, as planned.
+    /// Seconds after which all ranks have sent and stored the parts kept elsewhere, as planned.
     planned: f64,
 }
 
@@ -73,7 +73,7 @@ pub(super) struct Space<'a> {
 }
 
 impl Parts {
-    /// Decides what lies where. All ranks call this, with the same launch.
+    /// Decides where each part is stored. All ranks call this, with the same launch.
     pub(super) fn agree(
         worker: &mut Worker,
         space: &Space<'_>,
@@ -114,27 +114,27 @@ impl Parts {
         Parts { keys, list, ranks, planned: plan.scheduled }
     }
 
-    /// All parts. The first ones are what each rank holds of its own state, by rank.
+    /// All parts. The first ones are those that each rank holds of its own state, by rank.
     pub(super) fn list(&self) -> &[StatePart] {
         &self.list
     }
 
-    /// By part.
+    /// Keys of the slots, indexed by part.
     pub(super) fn keys(&self) -> &[SlotKey] {
         &self.keys
     }
 
-    /// Parts that lie elsewhere than in their rank's memory, with their numbers.
+    /// Parts that are stored elsewhere than in their rank's memory, with their numbers.
     pub(super) fn elsewhere(&self) -> impl Iterator<Item = (usize, &StatePart)> {
         self.list.iter().enumerate().skip(self.ranks)
     }
 
-    /// Whether any part goes to another rank.
+    /// Whether any part is sent to another rank.
     pub(super) fn are_sent(&self) -> bool {
         self.elsewhere().any(|(_, part)| part.is_sent())
     }
 
-    /// What lies elsewhere, for the first lines of a session.
+    /// Summary of the parts stored elsewhere, for the first lines of a session.
     pub(super) fn summary(&self) -> Option<String> {
         let bytes = |part: &StatePart| part.bytes.end - part.bytes.start;
         let sum =
@@ -144,7 +144,7 @@ impl Parts {
         Some(format!("of what has no space there {memory} go to other ranks' memory and {store} to disk"))
     }
 
-    /// What that has cost this rank, `seconds` a copy, beside the plan.
+    /// Measured cost of these parts for this rank, `seconds` a copy, compared with the plan.
     pub(super) fn outcome(&self, seconds: f64) -> Option<String> {
         self.elsewhere().next()?;
         let (found, planned) = (1e3 * seconds, 1e3 * self.planned);
@@ -155,7 +155,7 @@ impl Parts {
 }
 
 impl Space<'_> {
-    /// Plans where what overflows goes; `None`: nothing overflows, or it fits nowhere. All ranks call this.
+    /// Plans the locations of the overflow; `None`: nothing overflows, or it fits nowhere. All ranks call this.
     fn plan(&self, worker: &mut Worker) -> Result<Option<SavedOverflow>, TrainError> {
         let notes = SlotKey::overhead(NOTES_ROOM) + PAGE;
         // Two slots of each part.
@@ -167,7 +167,7 @@ impl Space<'_> {
             return Ok(None);
         }
         for (rank, capacity) in capacity.iter_mut().enumerate().filter(|(rank, _)| !over.contains(rank)) {
-            // Each part that comes has a header, and its last page may be all but empty.
+            // Each received part has a header, and its last page may be all but empty.
             let headers = over.len() as u64 * (SlotKey::overhead(0) + PAGE);
             *capacity = capacity.saturating_sub(headers).max(self.states[rank]);
         }

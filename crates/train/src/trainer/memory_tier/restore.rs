@@ -12,7 +12,7 @@ use bessemer_memory_checkpoint::{
 use bessemer_parallel::{ParallelError, Worker, batches};
 use bessemer_runlog::Resume;
 
-/// The part whose copy is damaged, and how.
+/// The part whose copy is damaged, and a description.
 type Damage = (usize, String);
 
 /// Messages.
@@ -21,7 +21,7 @@ const DAMAGED: &str = "damaged copies in memory";
 const NOTES: &str = "notes of copies in memory";
 const ON_DISK: &str = "newest checkpoint on disk";
 
-/// This rank's copy of the step that all ranks go on from.
+/// This rank's copy of the step that all ranks resume from.
 pub(super) struct OwnCopy {
     plan: RecoveryPlan,
     slot: Slot,
@@ -31,7 +31,7 @@ pub(super) struct OwnCopy {
 }
 
 impl OwnCopy {
-    /// The parts that this rank reads, first what it holds of its own state, and their slots.
+    /// The parts that this rank reads, first the one it holds of its own state, and their slots.
     pub(super) fn slots(&self, rank: usize) -> impl Iterator<Item = (usize, &Slot)> {
         std::iter::once((rank, &self.slot)).chain(self.elsewhere.iter().map(|(part, slot)| (*part, slot)))
     }
@@ -64,7 +64,7 @@ impl Trainer {
         let owes_save = self.input.recipe.save.due_by_steps(step) && disk < step;
         if let Some(tier) = &mut self.memory_tier {
             tier.owes_save = owes_save;
-            // Peers may lack this copy, as it was on its way or their memory is new. The next copy of this rank takes the place of an older one,
+            // Peers may lack this copy, as it was in flight or their memory is new. The next copy of this rank replaces an older one,
             // so without this, own memory and that of peers would have no step in common until the next copy has arrived.
             if let Some(peers) = &tier.peers {
                 peers.send(own.slot.try_clone()?, own.copy);
@@ -190,7 +190,7 @@ struct FoundCopy {
     copy: CompleteCopy,
 }
 
-/// Opens and verifies what this rank reads for a plan. Adds whose copies are damaged, with the reasons, to `damage`.
+/// Opens and verifies the copies that this rank reads for a plan. Adds the parts whose copies are damaged, with the reasons, to `damage`.
 fn read_here(
     tier: &MemoryTier,
     plan: &RecoveryPlan,
@@ -208,8 +208,8 @@ fn read_here(
     here.filter_map(open).collect()
 }
 
-/// Sends copies to the ranks whose memory is lost. Returns this rank's copy, found here or received. What lies elsewhere than in its rank's
-/// memory stays where it is.
+/// Sends copies to the ranks whose memory is lost. Returns this rank's copy, found here or received. Parts that are stored elsewhere
+/// than in their rank's memory remain there.
 fn send_to_the_lost(
     tier: &MemoryTier,
     worker: &mut Worker,

@@ -28,7 +28,7 @@ pub(in crate::op::attention) struct Parts {
     gradients: usize,
     /// Packed queries of a panel and their gradients of outputs, each.
     queries: usize,
-    /// The same as columns, each.
+    /// Packed queries of a panel and their gradients of outputs as columns, each.
     query_columns: usize,
     /// Gradients of outputs as they are.
     rows: usize,
@@ -97,7 +97,7 @@ struct Tile<'a> {
 }
 
 impl<'a> Tile<'a> {
-    /// `base`: so many floats as `sizes` says, this worker's.
+    /// `base`: memory of this worker with the floats that `sizes` counts.
     fn new(f: &'a Backward<'a>, parts: usize, tile: usize, sizes: &Parts, base: *mut f32) -> Tile<'a> {
         let strip = f.strip_of(tile);
         let (e, keys) = (f.shape.head_dim, strip.keys.len());
@@ -173,10 +173,10 @@ impl<'a> Tile<'a> {
         }
     }
 
-    /// Brings in one panel of queries: packed queries and gradients of outputs, log-sum-exp, `dout . out`.
+    /// Loads one panel of queries: packed queries and gradients of outputs, log-sum-exp, `dout . out`.
     ///
     /// # Safety
-    /// As [`Tile::run`].
+    /// Same requirements as [`Tile::run`].
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,bmi2")]
     unsafe fn bring(&self, panel: &Panel, item: &Item) {
         let (f, s, b) = (self.f, self.f.shape, self.strip.b);
@@ -207,7 +207,7 @@ impl<'a> Tile<'a> {
     /// All products of one panel and a block of keys.
     ///
     /// # Safety
-    /// As [`Tile::run`], with tiles configured, and the panel brought in.
+    /// Same requirements as [`Tile::run`], with tiles configured, and the panel loaded.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,bmi2")]
     unsafe fn block(&self, panel: &Panel, item: &Item, keys: Range<usize>) {
         let f = self.f;
@@ -248,7 +248,7 @@ impl<'a> Tile<'a> {
     /// Adds the products of packed weights and gradients of scores to all three gradients.
     ///
     /// # Safety
-    /// As [`Tile::block`].
+    /// Same requirements as [`Tile::block`].
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,bmi2")]
     unsafe fn add(&self, panel: &Panel, keys: &Range<usize>, halves: &[Range<usize>; 2]) {
         let e = self.f.shape.head_dim;
@@ -286,7 +286,7 @@ impl<'a> Tile<'a> {
     /// begins with panel `first` of the strip.
     ///
     /// # Safety
-    /// As [`Tile::block`].
+    /// Same requirements as [`Tile::block`].
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,bmi2")]
     unsafe fn add_queries(
@@ -305,7 +305,7 @@ impl<'a> Tile<'a> {
     /// Draws the dropout factors of a panel for a block of keys.
     ///
     /// # Safety
-    /// As [`Tile::run`].
+    /// Same requirements as [`Tile::run`].
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,bmi2")]
     unsafe fn drop(
         &self,

@@ -60,7 +60,7 @@ impl Parts {
     }
 
     pub(in crate::op::attention) fn total(&self) -> usize {
-        // With a panel come its maxima and totals; alpha is shared.
+        // Each panel has its own maxima and totals; alpha is shared.
         self.keys
             + self.values
             + self.panels * (self.queries + self.sums + 2 * WIDTH)
@@ -184,10 +184,10 @@ impl Tile<'_> {
         }
     }
 
-    /// Brings in the queries of a panel.
+    /// Loads the queries of a panel.
     ///
     /// # Safety
-    /// As [`Tile::run`].
+    /// Same requirements as [`Tile::run`].
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,bmi2")]
     unsafe fn bring(&self, place: &Place) {
         let (s, e) = (self.f.shape, self.f.shape.head_dim);
@@ -202,10 +202,10 @@ impl Tile<'_> {
         }
     }
 
-    /// Adds what the queries of a panel see of a block of keys.
+    /// Accumulates the keys of a block that the queries of a panel see.
     ///
     /// # Safety
-    /// As [`Tile::run`], with tiles configured.
+    /// Same requirements as [`Tile::run`], with tiles configured.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,bmi2")]
     unsafe fn block(&self, place: &Place, block: &Block) {
         let (f, keys) = (self.f, &block.keys);
@@ -225,10 +225,10 @@ impl Tile<'_> {
         }
     }
 
-    /// Adds what half a panel sees of a block of keys.
+    /// Accumulates the keys of a block that half a panel sees.
     ///
     /// # Safety
-    /// As [`Tile::block`]; `drop`: factors beside the scores.
+    /// Same requirements as [`Tile::block`]; `drop`: factors in the layout of the scores.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,bmi2")]
     unsafe fn half(
         &self,
@@ -285,7 +285,7 @@ impl Tile<'_> {
     /// Draws the dropout factors of a panel for a block of keys.
     ///
     /// # Safety
-    /// As [`Tile::run`].
+    /// Same requirements as [`Tile::run`].
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,bmi2")]
     unsafe fn drop(
         &self,
@@ -306,7 +306,7 @@ impl Tile<'_> {
     /// Writes outputs and log-sum-exp of a panel.
     ///
     /// # Safety
-    /// As [`Tile::run`].
+    /// Same requirements as [`Tile::run`].
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,bmi2")]
     unsafe fn finish(&self, place: &Place) {
         let (f, s, b, count) = (self.f, self.f.shape, self.strip.b, place.count);
@@ -323,7 +323,7 @@ impl Tile<'_> {
                 }
             }
             to_rows(place.sums, e, count, self.scratch.rows, wide);
-            // Nothing is added up for a query that sees no key.
+            // The sum is empty for a query that sees no key.
             let factor = |r| if total(r) == 0.0 { 0.0 } else { 1.0 / total(r) };
             f.out.store::<Avx512>(
                 b * s.seq + place.t,
@@ -353,7 +353,7 @@ pub(super) unsafe fn scale(z: *mut f32, len: usize, by: f32) {
 /// Multiplies the sums of each query, `[element][query]`, by its factor. Most factors are 1 once maxima are found.
 ///
 /// # Safety
-/// As many rows and vectors exist; the processor has AVX-512.
+/// `sums` and `alpha` have as many rows and vectors; the processor has AVX-512.
 #[inline]
 #[target_feature(enable = "avx512f")]
 unsafe fn rescale(sums: *mut f32, rows: usize, vectors: Range<usize>, alpha: *const f32) {

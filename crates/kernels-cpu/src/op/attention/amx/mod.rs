@@ -5,8 +5,8 @@
 //! weights of a block of keys are split into parts as they leave the exponential. Sums of outputs and of gradients of queries are kept
 //! transposed, `[element][query]`: rows of weights then are rows of operand B as they are.
 //!
-//! Panels of keys begin at multiples of 32 of the block, and what a query does not see has weight 0. So the bits of a query depend on
-//! neither the queries beside it nor the threads.
+//! Panels of keys begin at multiples of 32 of the block, and keys that a query does not see have weight 0. So the bits of a query
+//! depend on neither the queries in the same panel nor the threads.
 #![allow(unsafe_code)] // packed panels by address
 
 pub(super) mod backward;
@@ -30,7 +30,7 @@ use std::ops::Range;
 
 /// Queries of a panel.
 const WIDTH: usize = Avx512::PANEL;
-/// Narrower heads stay with multiply-adds: most of what the unit computes would be thrown away.
+/// Narrower heads use multiply-adds: most of the tile unit's work would be discarded.
 const NARROWEST: usize = 32;
 /// Parts of an operand at most.
 const MOST_PARTS: usize = 3;
@@ -88,7 +88,7 @@ impl Packed {
         self.at.wrapping_add(panel_bytes(panel * self.steps + step, self.parts))
     }
 
-    /// The same panels from step `step` on.
+    /// Returns the same panels from step `step` on.
     fn starting_at(&self, step: usize) -> Packed {
         Packed { at: self.place(0, step), ..*self }
     }
@@ -109,7 +109,7 @@ impl Packed {
     /// Packs columns of an operand as rows of panels of operand A.
     ///
     /// # Safety
-    /// As [`Packed::rows`].
+    /// Same requirements as [`Packed::rows`].
     unsafe fn columns(&self, from: Part<'_>) {
         // SAFETY: by contract.
         unsafe {
@@ -122,7 +122,7 @@ impl Packed {
     /// Packs columns of an operand as rows of panels of operand B, k in the order of [`pack_halves`].
     ///
     /// # Safety
-    /// As [`Packed::rows`].
+    /// Same requirements as [`Packed::rows`].
     unsafe fn halves(&self, from: Part<'_>) {
         let stride = panel_bytes(self.steps, self.parts);
         // SAFETY: by contract.

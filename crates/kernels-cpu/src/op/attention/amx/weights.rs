@@ -1,4 +1,4 @@
-//! From scores to packed weights: exponentials, their sums and their gradients, split into parts on the way.
+//! Packed weights from scores: exponentials, their sums and their gradients, split into parts.
 #![allow(unsafe_code)] // scores and packed panels by address
 
 use super::{PANEL, Packed, Panel, WIDTH, seen_panels};
@@ -11,17 +11,17 @@ use std::ops::Range;
 
 /// Running maxima and sums of the queries of a panel, a float each.
 pub(super) struct Totals {
-    /// Of scores, before they are multiplied by the factor.
+    /// Running maxima of scores, before they are multiplied by the factor.
     pub(super) maxima: *mut f32,
     pub(super) totals: *mut f32,
-    /// Factors for what was summed before.
+    /// Rescaling factors of the earlier sums.
     pub(super) alpha: *mut f32,
 }
 
 /// Writes line `line` of every part of a tile.
 ///
 /// # Safety
-/// The tile lies inside a panel of PARTS parts.
+/// The tile is inside a panel of PARTS parts.
 #[inline(always)]
 unsafe fn store<const PARTS: usize>(tile: *mut u8, line: usize, parts: [__m512i; PARTS]) {
     for (part, words) in parts.into_iter().enumerate() {
@@ -30,8 +30,9 @@ unsafe fn store<const PARTS: usize>(tile: *mut u8, line: usize, parts: [__m512i;
     }
 }
 
-/// Packs the exponentials of `factor (z - max)` of the queries of some vectors as operand B, rows queries and k keys, with running maxima and sums; zeros
-/// where a vector sees nothing. `drop`: factors of the packed weights beside the scores. `factor` is positive.
+/// Packs the exponentials of `factor (z - max)` of the queries of some vectors as operand B, rows queries and k keys, with running
+/// maxima and sums; zeros
+/// where a vector sees nothing. `drop`: factors of the packed weights, in the layout of the scores. `factor` is positive.
 ///
 /// # Safety
 /// `keys` begin at a panel and end at one; `z` and `drop`: rows of [`WIDTH`] floats, one for each key; `to` has space for all.
@@ -110,7 +111,7 @@ pub(super) unsafe fn softmax<const PARTS: usize>(
     }
 }
 
-/// What a panel's queries bring to their gradients, a float each.
+/// Per-query inputs of the gradients of a panel, a float each.
 pub(super) struct Queries {
     /// Log-sum-exp times log2(e).
     pub(super) lse_log2: *const f32,
@@ -129,7 +130,7 @@ pub(super) struct Gradients<'a> {
 }
 
 /// Packs weights `m exp2(factor z - lse_log2)` and gradients of scores from scores `z` and products `dout . v`; zeros where a
-/// vector sees nothing. `drop`: factors beside the scores.
+/// vector sees nothing. `drop`: factors in the layout of the scores.
 ///
 /// # Safety
 /// `z`, `dp` and `drop`: rows of [`WIDTH`] floats, one for each key; there is space for whole panels of keys. The processor has
@@ -197,7 +198,7 @@ pub(super) unsafe fn gradients<const PARTS: usize>(
     }
 }
 
-/// From pairs of queries (j, 16 + j) of two keys to pairs of keys: of queries 0 .. 16, and of 16 .. 32.
+/// Converts pairs of queries (j, 16 + j) of two keys to pairs of keys: of queries 0 .. 16, and of 16 .. 32.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 fn exchange<const PARTS: usize>([first, second]: [[__m512i; PARTS]; 2]) -> [[__m512i; PARTS]; 2] {
