@@ -43,7 +43,7 @@
 //!   gradient cannot come before): send the output before the gradient is written.
 //! - A decoder made to score keeps the stream of a slot in one memory: input and output are the same view.
 //! - `stage_input_gradient` holds from the end of [`Decoder::stage_backward`] or [`Decoder::stage_backward_input`] until the
-//! slot's next backward pass; without a head it is in the memory of `stage_output`, thus only until the slot's next
+//!   slot's next backward pass; without a head it is in the memory of `stage_output`, thus only until the slot's next
 //!   *forward* pass: send it before.
 //!
 //! # Contents of the input part

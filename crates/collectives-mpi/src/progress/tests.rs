@@ -185,9 +185,10 @@ fn messages_arrive_whole_in_order_and_the_world_ends_together() {
 #[test]
 fn a_rank_that_is_cut_off_is_named_by_all_others_and_suspects_itself() {
     let silence = Duration::from_millis(800);
+    // Silence counts from the last heartbeat before the cut, and none is before this.
+    let began = Instant::now();
     let (worlds, net) = worlds(3, silence);
     let transports: Vec<Arc<dyn Transport>> = worlds.iter().map(MpiWorld::transport).collect();
-    let began = Instant::now();
     net.lock().unwrap().cut.push(2);
     // Rank 0 waits for rank 1, which has done nothing wrong.
     let (peer, problem) = lost(transports[0].receive(1, 0, PATIENCE));
