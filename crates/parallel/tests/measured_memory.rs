@@ -269,8 +269,7 @@ fn activations_take_the_predicted_memory_under_every_policy() {
             compression: form.into(),
             offload: offload.into(),
             in_gradients: true,
-            passes: Vec::new(),
-            teacher: None,
+            ..ActivationConfig::default()
         };
         let job = Job {
             model,
