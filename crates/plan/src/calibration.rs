@@ -9,7 +9,7 @@
 
 use crate::fit::{Location, NOISE_VARIANCE, Posterior, cholesky, matrix};
 use crate::{Efficiency, Job, Machine, Measurement, StepTime, step_time};
-use bessemer_units::splitmix::{SplitMix64, unit};
+use bessemer_tensor::rng::RngKey;
 use serde::Serialize;
 
 /// Most steps that constants are fitted to.
@@ -129,16 +129,13 @@ impl Calibration {
         }
         let jobs: Vec<(&Job, &Machine)> = layouts.iter().map(|(job, machine, _)| (*job, *machine)).collect();
         let factor = cholesky(self.posterior.covariance(&jobs));
-        let mut random = SplitMix64(0);
-        let mut normal = || {
-            let [radius, angle] = [(); 2].map(|()| unit(random.next_u64()));
-            (-2.0 * (1.0 - radius).ln()).sqrt() * (std::f64::consts::TAU * angle).cos()
-        };
+        let key = RngKey::new(0, 0, "regret");
+        let mut draws = vec![0.0f32; layouts.len()];
         let mut regrets: Vec<f64> = Vec::with_capacity(DRAWS);
-        for _ in 0..DRAWS {
-            let draws: Vec<f64> = layouts.iter().map(|_| normal()).collect();
+        for draw in 0..DRAWS {
+            key.fill_normal((draw * layouts.len()) as u64, 1.0, &mut draws);
             let times = layouts.iter().zip(&factor).map(|((_, _, seconds), row)| {
-                seconds * row.iter().zip(&draws).map(|(a, b)| a * b).sum::<f64>().exp()
+                seconds * row.iter().zip(&draws).map(|(a, b)| a * f64::from(*b)).sum::<f64>().exp()
             });
             let times: Vec<f64> = times.collect();
             regrets.push(times[chosen] / times.iter().copied().fold(f64::INFINITY, f64::min) - 1.0);

@@ -111,7 +111,7 @@ impl<'a> Explained<'a> {
             all.push(format!("train.offload (offload_bandwidth of {} is not known)", machine.name));
         }
         all.push("train.compress (it changes numbers)".to_owned());
-        all.push("stages on unequal numbers of devices, experts (no run has them)".to_owned());
+        all.push("stages on unequal numbers of devices (no run has them)".to_owned());
         all
     }
 

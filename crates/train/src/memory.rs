@@ -65,9 +65,7 @@ pub fn activations(train: &TrainConfig) -> ActivationConfig {
         offload: train.offload_plan(),
         // Holds where a step has one micro-batch.
         in_gradients: true,
-        passes: Vec::new(),
-        params: train.types(),
-        teacher: None,
+        ..ActivationConfig::default()
     }
 }
 

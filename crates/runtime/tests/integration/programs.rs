@@ -445,7 +445,7 @@ fn check(name: &str, text: &str) {
     let wanted = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(
         wanted == text,
-        "{path} differs; if that is meant: BESSEMER_GOLDEN=write cargo test -p bessemer-model --test integration printed"
+        "{path} differs; if that is meant: BESSEMER_GOLDEN=write cargo test -p bessemer-runtime --test integration printed"
     );
 }
 

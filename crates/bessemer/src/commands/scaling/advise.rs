@@ -171,7 +171,7 @@ impl Advice {
     }
 }
 
-/// A law, its paper, and the compute of the runs behind it, where it is known.
+/// A law, its paper, and the least and the most compute of its runs, if known.
 type Published = (ParametricLaw, &'static str, Option<[f64; 2]>);
 
 /// The laws with embeddings; None for Kaplan's.
@@ -217,7 +217,7 @@ impl Basis {
     }
 }
 
-/// What is given and what follows from it.
+/// Quantities that are given, completed by those that follow.
 pub(super) fn budget(args: &ScalingAdviseArgs, machine: Option<&Machine>) -> Result<Budget, Failure> {
     let given = Budget {
         flops: args.compute,

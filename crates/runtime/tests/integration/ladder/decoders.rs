@@ -52,7 +52,7 @@ impl Training {
     }
 }
 
-/// About two minutes: `cargo test --release -p bessemer-model --test integration ladder:: -- --ignored --nocapture`.
+/// About two minutes: `cargo test --release -p bessemer-runtime --test integration ladder:: -- --ignored --nocapture`.
 #[test]
 #[ignore = "minutes; run it by name"]
 fn rung_6_nanogpt_characters() {
