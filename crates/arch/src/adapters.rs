@@ -137,31 +137,27 @@ impl AdapterTarget {
 
 /// `[model.adapters]`: low-rank matrices beside linear maps, which are trained while all else is frozen.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, default)]
 pub struct Adapters {
     /// Columns of B and rows of A.
     pub rank: u64,
-    /// Factor on what an adapter adds, over the rank.
-    #[serde(default = "Adapters::alpha")]
+    /// An adapter adds `alpha` / `rank` times its product.
     pub alpha: f64,
     /// Divide `alpha` by the square root of the rank instead (rsLoRA), so that large ranks learn as fast.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub rank_stabilised: bool,
     /// Maps that have an adapter: "query", "key", "value" (or all three together as one map, "qkv", as GPT-2 has it), "out", "gate", "up" and
     /// "down".
-    #[serde(default = "Adapters::targets")]
     pub targets: Vec<AdapterTarget>,
 }
 
+impl Default for Adapters {
+    fn default() -> Adapters {
+        let targets = vec![AdapterTarget::Query, AdapterTarget::Value];
+        Adapters { rank: 8, alpha: 16.0, rank_stabilised: false, targets }
+    }
+}
+
 impl Adapters {
-    fn alpha() -> f64 {
-        16.0
-    }
-
-    fn targets() -> Vec<AdapterTarget> {
-        vec![AdapterTarget::Query, AdapterTarget::Value]
-    }
-
     /// Factor on what an adapter adds.
     pub fn scale(&self) -> f64 {
         let rank = self.rank as f64;
@@ -176,50 +172,66 @@ impl Model {
         Some(adapters.rank as usize)
     }
 
+    /// Parameters of adapters.
+    pub fn adapter_parameters(&self) -> usize {
+        self.sum_params(|spec| if spec.id.role().is_adapter() { spec.len() } else { 0 })
+    }
+
     /// Refuses adapters that the model cannot have.
     pub(crate) fn check_adapters(&self) -> Result<(), ArchError> {
         let Some(adapters) = &self.adapters else { return Ok(()) };
-        let wrong = |problem: String| Err(ArchError { key: "adapters", problem });
+        let wrong = |key: &'static str, problem: String| Err(ArchError { key, problem });
+        let targets = "adapters.targets";
         if adapters.targets.is_empty() {
             return wrong(
-                "targets: wanted at least one map, such as [\"query\", \"value\"], found none".into(),
+                targets,
+                "wanted at least one map, such as [\"query\", \"value\"], found none".into(),
             );
         }
         if !(adapters.alpha.is_finite() && adapters.alpha > 0.0) {
-            return wrong(format!("alpha: wanted a number above 0, found {}", adapters.alpha));
+            return wrong("adapters.alpha", format!("wanted a number above 0, found {}", adapters.alpha));
         }
         for (at, target) in adapters.targets.iter().enumerate() {
             let name = target.name();
             if adapters.targets[..at].contains(target) {
-                return wrong(format!("targets: \"{name}\" is named twice"));
+                return wrong(targets, format!("\"{name}\" is named twice"));
             }
             let separate = [AdapterTarget::Query, AdapterTarget::Key, AdapterTarget::Value];
             if let Some(other) = adapters.targets.iter().find(|other| separate.contains(other))
                 && *target == AdapterTarget::Qkv
             {
-                return wrong(format!(
-                    "targets: \"qkv\" adapts queries, keys and values together, and \"{}\" one of them; take one or the other",
-                    other.name()
-                ));
+                return wrong(
+                    targets,
+                    format!(
+                        "\"qkv\" adapts queries, keys and values together, and \"{}\" one of them; take one or the other",
+                        other.name()
+                    ),
+                );
             }
             if *target == AdapterTarget::Gate && self.mlp() == MlpKind::Plain {
-                return wrong(format!(
-                    "targets: \"{name}\" wants a gated feed-forward block, found activation {:?}; take \"up\" and \"down\"",
-                    self.activation
-                ));
+                return wrong(
+                    targets,
+                    format!(
+                        "\"{name}\" wants a gated feed-forward block, found activation {:?}; take \"up\" and \"down\"",
+                        self.activation
+                    ),
+                );
             }
             let [a, _] = target.roles();
             if !a.occurs_in(self) {
-                return wrong(format!(
-                    "targets: \"{name}\" is a map of dense feed-forward blocks, and every layer has experts; take maps of attention"
-                ));
+                return wrong(
+                    targets,
+                    format!(
+                        "\"{name}\" is a map of dense feed-forward blocks, and every layer has experts; take maps of attention"
+                    ),
+                );
             }
             let most = target.inputs(self).min(target.outputs(self).len()) as u64;
             if !(1..=most.min(MOST_RANK)).contains(&adapters.rank) {
-                return wrong(format!(
-                    "rank: wanted 1 to {most}, the smaller side of \"{name}\", found {}",
-                    adapters.rank
-                ));
+                return wrong(
+                    "adapters.rank",
+                    format!("wanted 1 to {most}, the smaller side of \"{name}\", found {}", adapters.rank),
+                );
             }
         }
         Ok(())

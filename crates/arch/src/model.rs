@@ -248,8 +248,13 @@ impl Model {
                 experts.count, experts.choices
             )
         });
+        let adapters = self.adapters.as_ref().map_or(String::new(), |adapters| {
+            let targets: Vec<&str> = adapters.targets.iter().map(|target| target.name()).collect();
+            let trained = bessemer_units::Tokens(self.adapter_parameters() as u64);
+            format!(", adapters of rank {} for {} ({trained} trained)", adapters.rank, targets.join(", "))
+        });
         format!(
-            "{style}, {} layers x {}, {heads}, vocabulary {}, context {}, {} parameters{experts}",
+            "{style}, {} layers x {}, {heads}, vocabulary {}, context {}, {} parameters{experts}{adapters}",
             self.layers,
             self.width,
             self.vocab_size,
