@@ -187,12 +187,7 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
             "[-1] model.architecture=llama",
         ],
     ),
-    (
-        "model.adapters.rank",
-        "1 to the smaller side of each map",
-        &["1", "64"],
-        &["0", "100000", "1 model.adapters.targets=[\"gate\"]"],
-    ),
+    ("model.adapters.rank", "1 to the smaller side of each map", &["1", "64"], &["0", "100000"]),
     ("model.adapters.alpha", "above 0", &["16.0", "0.5"], &["0.0", "-1.0"]),
     (
         "model.adapters.targets",
