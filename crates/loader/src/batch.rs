@@ -51,6 +51,11 @@ pub struct TargetCounts {
 }
 
 impl TargetCounts {
+    /// Share of the targets that is scored; 1 of none.
+    pub fn scored_share(&self) -> f64 {
+        if self.targets == 0 { 1.0 } else { self.scored as f64 / self.targets as f64 }
+    }
+
     /// Adds a sample.
     pub(crate) fn add(&mut self, targets: u64, scored: u64) {
         self.targets += targets;

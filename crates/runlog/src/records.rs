@@ -232,6 +232,9 @@ pub struct Shards {
     pub files: u64,
     /// Tokens.
     pub tokens: u64,
+    /// Of these those that are scored. Missing if all are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scored: Option<u64>,
     /// Documents.
     pub documents: u64,
     /// Bytes of the text that the tokens encode.

@@ -161,6 +161,11 @@ impl BatchSource for Samples<'_> {
         Ok((batch, context))
     }
 
+    fn scored_share(&self, micro: usize) -> f64 {
+        let (update, _) = self.place.locate(micro);
+        self.targets.counts.get(update as usize).map_or(1.0, TargetCounts::scored_share)
+    }
+
     fn length(&mut self, micro: usize) -> Result<Option<usize>, ParallelError> {
         if !self.loader.has_documents() {
             return Ok(None);

@@ -193,7 +193,10 @@ impl Trainer {
         let step = self.state.step.saturating_sub(1);
         let term = |(number, loss): (usize, &WeighedLoss)| match loss.weight_at(step) {
             0.0 => None,
-            weight => Some((loss.name.to_string(), weight * sum.mean_auxiliary(number))),
+            weight => {
+                let weight = weight * loss.share_of_mean(counts.scored_share());
+                Some((loss.name.to_string(), weight * sum.mean_auxiliary(number)))
+            }
         };
         // Mean over the whole session so far would lag behind a change of speed; over one step it would jump.
         self.pace = if self.pace == 0.0 { seconds } else { 0.95 * self.pace + 0.05 * seconds };

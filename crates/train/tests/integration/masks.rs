@@ -429,3 +429,45 @@ fn the_mean_is_over_the_scored_targets_of_the_step_as_in_transformers() {
     let (losses, norm) = tuned(1, Mean::OfMicroBatches);
     assert!((norm - 2.446359).abs() > 1e-2 && away(&losses) > 1e-3, "{norm}, {losses:?}");
 }
+
+/// The loss that balances experts is made of all tokens, so neither its value nor its gradient depends on how many of them are scored.
+#[test]
+fn losses_of_routers_are_means_over_all_tokens() {
+    let experts = |balance: &str| {
+        let balance = format!("model.experts.balance={balance}");
+        let experts = ["model.experts.count=4", "model.experts.choices=2", "model.experts.width=8"];
+        [&experts[..], &[&balance, "model.experts.z_loss=0", "model.layers=4"]].concat().join(" ")
+    };
+    let train = |scored: Scored<'_>, balance: &str, more: &[&str], ranks: usize| {
+        let sets = experts(balance);
+        let sets: Vec<&str> = sets.split(' ').chain(more.iter().copied()).collect();
+        run_with(scored).train(&with(&sets), ranks, None)
+    };
+    let all = |_: u128, len: usize| std::iter::once(0..len).collect();
+    let (masked, whole) = (train(&answers, "1", &[], 1), train(&all, "1", &[], 1));
+    let balance = |records: &[Record], step: usize| steps(records)[step].losses["experts_balance"];
+    let same = |a: f64, b: f64, bound: f64| (a / b - 1.0).abs() < bound;
+    assert!(same(balance(&masked, 0), balance(&whole, 0), 1e-9));
+    assert!(steps(&masked)[0].scored.unwrap() < 60, "few tokens are scored");
+    // The gradient is g + w b for the weight w, so norms at three weights give |b|^2.
+    let balance_norm = |scored: Scored<'_>| {
+        let square = |balance: &str| {
+            let records = train(scored, balance, &["train.steps=1", "optim.warmup_steps=0"], 1);
+            steps(&records)[0].grad_norm.powi(2)
+        };
+        (2.0 * (square("1") - 2.0 * square("0.5") + square("0"))).sqrt()
+    };
+    let (few, many) = (balance_norm(&answers), balance_norm(&all));
+    assert!(same(few, many, 0.05) && many > 0.02, "{few} {many}");
+    for (more, ranks) in
+        [(&["parallel.experts=2"][..], 2), (&["parallel.pipeline=2", "parallel.schedule=1f1b"], 2)]
+    {
+        let records = train(&answers, "1", more, ranks);
+        assert_near(&records, &masked, &format!("{more:?}"));
+        let steps = STEPS as usize;
+        assert!(
+            (0..steps).all(|step| same(balance(&records, step), balance(&masked, step), 1e-5)),
+            "{more:?}"
+        );
+    }
+}
