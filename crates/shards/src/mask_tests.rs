@@ -1,4 +1,5 @@
 //! Masks of scored tokens, held against plain vectors of bools; damaged, forged and ill-formed ones.
+#![allow(clippy::single_range_in_vec_init, reason = "scored tokens are ranges, one of them too")]
 
 use crate::damage_tests::{forge, meta, open_and_verify};
 use crate::{Fingerprint, Part, ScoredRangeFault, ShardError, ShardReader, ShardSet, ShardSetWriter};

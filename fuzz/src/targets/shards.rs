@@ -10,7 +10,7 @@ static WHOLE: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let mut writer = ShardWriter::create(&path, meta).expect("a new file");
     writer.push_document([1; 16], 9, &[1, 2, 299]).expect("tokens of the vocabulary");
     writer.push_document([2; 16], 3, &[5]).expect("tokens of the vocabulary");
-    writer.push_scored([3; 16], 3, &[5, 6, 7], &[1..2]).expect("tokens of the vocabulary");
+    writer.push_scored([3; 16], 3, &[5, 6, 7], &[0..1, 2..3]).expect("tokens of the vocabulary");
     writer.finish().expect("a whole file");
     std::fs::read(path).expect("a whole file")
 });

@@ -294,7 +294,7 @@ fn an_evaluation_without_a_scored_target_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let meta = SplitMeta { split: "valid".into(), vocab_size: VOCABULARY, tokenizer: Fingerprint([1; 32]) };
     let mut writer = ShardSetWriter::create(dir.path(), meta, DEFAULT_FILE_BYTES).unwrap();
-    writer.push_scored([0; 16], 1, &[3; 200], &[150..152]).unwrap();
+    writer.push_scored([0; 16], 1, &[3; 200], &[150..151, 151..152]).unwrap();
     writer.finish().unwrap();
     let set = Arc::new(ShardSet::open(dir.path(), "valid").unwrap());
     let windows = EvaluationWindows::new(set, 8, Some(END)).unwrap();

@@ -84,8 +84,13 @@ fn evals(records: &[Record]) -> Vec<&Eval> {
 }
 
 fn warnings(records: &[Record]) -> Vec<&str> {
-    let text = |r| if let &Record::Warning(ref w) = r { Some(w.message.as_str()) } else { None };
-    records.iter().filter_map(text).collect()
+    let mut all = Vec::new();
+    for record in records {
+        if let Record::Warning(warning) = record {
+            all.push(warning.message.as_str());
+        }
+    }
+    all
 }
 
 #[track_caller]
