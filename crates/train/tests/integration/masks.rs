@@ -170,8 +170,16 @@ fn what_is_logged_is_what_the_mask_scores() {
     let wanted = validation.count_scored(1..validation.token_count()).unwrap();
     assert!(!evals(&records).is_empty());
     assert!(evals(&records).iter().all(|eval| eval.tokens_scored == wanted && eval.bytes_scored == wanted));
+    let sequences = |records: &[Record]| -> String {
+        let found = records.iter().find_map(|r| if let Record::Training(t) = r { Some(t) } else { None });
+        found.unwrap().sequences.clone()
+    };
+    let (scored, tokens) = (run.train.scored_count(), run.train.token_count());
+    let wanted = format!("{scored} of {tokens} tokens of the training split are scored (");
+    assert!(sequences(&records).contains(&wanted), "{}", sequences(&records));
     // Without a mask, nothing of it is logged.
     let records = Run::new(false).train(&recipe, 1, None);
+    assert!(!sequences(&records).contains("scored"));
     assert!(steps(&records).iter().all(|s| s.scored.is_none() && s.unscored_samples.is_none()));
 }
 
