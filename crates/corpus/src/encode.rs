@@ -24,7 +24,7 @@ pub trait DocumentEncoder: Send + Sync {
     /// Encodes the text of a document.
     ///
     /// # Errors
-    /// What is wrong with the text: wanted and found. The caller names the document.
+    /// Defect of the text: wanted and found. The caller names the document.
     fn encode(&self, text: &str) -> Result<EncodedDocument, String>;
 }
 

@@ -126,6 +126,7 @@ fn every_layout_and_micro_batch_trains_on_scored_targets_as_one_rank() {
         (&["parallel.tensor=2", "parallel.sequence=true", "parallel.data=zero1"], 4),
         (&["parallel.pipeline=2", "parallel.schedule=1f1b", "parallel.data=ddp"], 4),
         (&["parallel.pipeline=2", "parallel.schedule=interleaved"], 2),
+        (&["parallel.pipeline=2", "parallel.schedule=1f1b", "parallel.fill=evaluation"], 2),
         (&["parallel.pipeline=2", "parallel.schedule=zb-h1"], 2),
     ] {
         let records = run().train(&with(&[&[layers], sets].concat()), ranks, None);
