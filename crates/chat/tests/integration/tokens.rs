@@ -313,6 +313,19 @@ fn a_token_across_the_header_is_scored() {
 }
 
 #[test]
+fn one_token_may_end_a_turn_and_begin_the_next() {
+    let source = "{% for m in messages %}{{ bos_token }}{% generation %}{{ m.content }}{{ bos_token }}{% endgeneration %}{% endfor %}";
+    let text = marked(&of_source(source), &chat(&[("u", "a"), ("a", "b")]), Answers::All);
+    assert_eq!(text, "<|endoftext|>«a<|endoftext|>»<|endoftext|>«b<|endoftext|>»");
+}
+
+#[test]
+fn an_encoder_serves_several_threads() {
+    fn shared<T: Send + Sync>(_: &T) {}
+    shared(&shipped("chatml"));
+}
+
+#[test]
 fn names_of_tokens_of_a_tokenizer() {
     let names = TokenNames::of_tokenizer(&crate::common::tokenizer("llama-3"));
     assert_eq!(names.bos.as_deref(), Some("<|begin_of_text|>"));
