@@ -289,8 +289,8 @@ const EXAMPLES: &[(&str, &[Example])] = &[
                 "use a template of this program",
             ),
             (
-                "bessemer chat show chats.jsonl --template my.jinja --tokenizer runs/my --answers last --context 1024",
-                "score the last answer, leave old turns out",
+                "bessemer chat show chats.jsonl --template models/my-chat --answers last",
+                "score the last answer alone",
             ),
         ],
     ),

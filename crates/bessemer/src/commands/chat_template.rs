@@ -43,7 +43,8 @@ impl TemplateFiles {
     }
 
     fn template(&self, dir: &RunDir) -> Result<Option<ChatTemplate>, Failure> {
-        let name = dir.root().display().to_string();
+        let file = if self.jinja.is_some() { JINJA } else { CONFIG };
+        let name = dir.root().join(file).display().to_string();
         ChatTemplate::of_model(&name, self.config.as_deref(), self.jinja.as_deref()).map_err(Failure::new)
     }
 

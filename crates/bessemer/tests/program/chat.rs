@@ -5,7 +5,7 @@ use serde_json::json;
 use std::fs;
 
 const TEMPLATE: &str = "{% for m in messages %}{{ bos_token }}{{ m.role }}: {% if m.role == 'assistant' %}\
-                        {% generation %}{{ m.content }}{{ eos_token }}{% endgeneration %}{% else %}{{ m.content }}{% endif %}\n{% endfor %}\
+                        {% generation %}{{ m.content }}{{ eos_token }}{% endgeneration %}{% else %}{{ m.content }}{% endif %}{{ '\\n' }}{% endfor %}\
                         {% if add_generation_prompt %}{{ bos_token }}assistant: {% endif %}";
 
 #[test]
@@ -36,9 +36,9 @@ fn chats_are_shown_and_their_template_travels() {
         let joined = text.replace('·', "");
         for part in [
             "line 1 (openai): ",
-            "<|endoftext|>user: Hi <|endoftext|>\\u001b[31m⏎\n<|endoftext|>assistant: «Ho<|endoftext|>»⏎",
+            "<|endoftext|>user: Hi <|endoftext|>\\u001b[31m⏎\n<|endoftext|>assistant: «Ho<|endoftext|>»⏎\n",
             "line 2 (sharegpt): ",
-            "assistant: «b<|endoftext|>»⏎",
+            "assistant: «b<|endoftext|>»⏎\n<|endoftext|>user: c⏎\n",
         ] {
             assert!(joined.contains(part), "{part}: {text}");
         }
