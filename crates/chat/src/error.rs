@@ -42,7 +42,7 @@ pub enum ChatError {
         template: String,
         /// Special tokens of the template.
         wanted: Vec<String>,
-        /// Those that the tokenizer lacks.
+        /// Special tokens that the tokenizer lacks.
         missing: Vec<String>,
     },
     /// A question with its answer that is longer than the context.

@@ -345,7 +345,7 @@ pub struct ChatRow {
     pub chat: Chat,
 }
 
-/// Chats of a file with an object a line; blank lines are passed over. A row that is wrong is an error, and reading continues behind it.
+/// Chats of a file with an object a line; blank lines are passed over. A row that is wrong is an error, and reading continues after it.
 ///
 /// Elements of a JSON array, and rows of tables, are lines where the reader makes them so (`bessemer_corpus::open_json_lines`).
 #[derive(Debug)]

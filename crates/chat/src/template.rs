@@ -180,7 +180,7 @@ impl ChatTemplate {
         &self.tokens
     }
 
-    /// Whether it marks answers with the tag `generation`.
+    /// True if it marks answers with the tag `generation`.
     pub fn marks_answers(&self) -> bool {
         self.template.has_answer_tag()
     }
@@ -224,7 +224,7 @@ impl ChatTemplate {
     /// Renders messages.
     ///
     /// # Errors
-    /// What the template raises, a limit of [`bessemer_jinja`], a template that changes texts that spell special tokens.
+    /// Errors that the template raises, a limit of [`bessemer_jinja`], a template that changes texts that spell special tokens.
     pub(crate) fn render(
         &self,
         specials: &Specials,
