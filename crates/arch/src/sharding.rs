@@ -12,7 +12,7 @@
 
 use crate::model::Model;
 use crate::params::ParamSpec;
-use bessemer_mesh::{Axis, Dim, Form, Layout, Mesh, Placement, TensorGrid};
+use bessemer_mesh::{Axis, Coord, Dim, Form, Layout, Mesh, Placement, TensorGrid};
 
 /// Over which ranks of the tensor axis a parameter's gradient must still be summed after the backward pass. A sum that
 /// is forgotten is not an error anywhere: the replicas drift apart (Korthikanti et al. 2022 leave it to the reader).
@@ -42,6 +42,9 @@ pub struct Sharding {
     pub gradient: GradientSum,
     /// Further axes over which the gradient is a sum: those of a grid, and of ranks that share sequences.
     pub sums: Vec<Axis>,
+    /// Axes whose ranks have other experts of this stack of them, all at one place of [`Axis::Expert`] in `layout`
+    /// ([`bessemer_mesh::Mesh::folded`]); none for other parameters.
+    pub experts_over: Vec<Axis>,
 }
 
 impl Sharding {
@@ -67,11 +70,24 @@ impl Sharding {
         Sharding { layout, sums, ..self }
     }
 
-    /// The parameter on ranks each of which has some experts of a layer: consecutive ones, whole.
-    pub(crate) fn over_experts(self) -> Sharding {
-        match self.spec.id.role().stacks_experts() {
-            true => Sharding { layout: self.layout.with(Axis::Expert, Placement::Shard { dim: 0 }), ..self },
-            false => self,
+    /// The parameter on ranks each of which has some experts of a layer: consecutive ones, whole. The ranks differ on `axes`: rows of all
+    /// of them come to an expert, so its gradient is no sum over any.
+    pub(crate) fn over_experts(self, axes: &[Axis]) -> Sharding {
+        if !self.spec.id.role().stacks_experts() {
+            return self;
+        }
+        let whole = axes.iter().fold(self.layout, |layout, axis| layout.with(*axis, Placement::Replicate));
+        let mut sums = self.sums;
+        sums.retain(|axis| !axes.contains(axis));
+        let layout = whole.with(Axis::Expert, Placement::Shard { dim: 0 });
+        Sharding { layout, sums, experts_over: axes.to_vec(), ..self }
+    }
+
+    /// Mesh and place by which `layout` shards the parameter on the rank at `coord` of `mesh`.
+    pub(crate) fn place(&self, mesh: &Mesh, coord: &Coord) -> (Mesh, Coord) {
+        match &self.experts_over[..] {
+            [] => (mesh.clone(), *coord),
+            axes => mesh.folded(coord, axes, Axis::Expert),
         }
     }
 }
@@ -91,7 +107,7 @@ impl Model {
         let (dim, gradient) = (row.dim, row.gradient);
         let placement = dim.map_or(Placement::Replicate, |dim| Placement::Shard { dim });
         let layout = Layout::replicated().with(Axis::Tensor, placement);
-        Sharding { spec, form, layout, gradient, sums: Vec::new() }
+        Sharding { spec, form, layout, gradient, sums: Vec::new(), experts_over: Vec::new() }
     }
 
     /// How each parameter is sharded over a grid, in the order of [`Model::params`].
@@ -139,6 +155,6 @@ impl Model {
             GradientSum::Replicas => GradientSum::Replicas,
             _ => GradientSum::Nothing,
         };
-        Sharding { spec: line.spec, form, layout, gradient, sums }
+        Sharding { spec: line.spec, form, layout, gradient, sums, experts_over: Vec::new() }
     }
 }

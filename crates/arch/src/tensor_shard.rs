@@ -93,29 +93,30 @@ impl Model {
         if index >= degree {
             return Err(TensorShardError { degree, problem: format!("there is no rank {index}") });
         }
-        self.layer_shard(&Mesh::along(Axis::Tensor, degree), shardings, index)
+        self.layer_shard(&Mesh::along(Axis::Tensor, degree), &[Axis::Expert], shardings, index)
     }
 
     /// The part of this model on rank `index` of those that share its layers: a line of tensor parallelism, ranks that share sequences
     /// ([`Axis::SEQUENCES`]), or a line for each part of a sequence; and of those that share its experts. `mesh` has no other axes.
     /// Parameters are sharded over the line as `shardings` says, and all of them are at every part of a sequence; experts are sharded
-    /// over [`Axis::Expert`].
+    /// over the ranks that differ on the axes `experts`, among which is [`Axis::Expert`].
     ///
     /// # Errors
-    /// As [`Model::tensor_shard`]; experts that the axis does not divide.
+    /// As [`Model::tensor_shard`]; experts that these ranks do not divide.
     pub fn layer_shard(
         &self,
         mesh: &Mesh,
+        experts: &[Axis],
         mut shardings: Vec<Sharding>,
         index: usize,
     ) -> Result<TensorShard, TensorShardError> {
         if mesh.size(&Axis::SEQUENCES) > 1 {
             shardings = shardings.into_iter().map(|sharding| sharding.over_positions(mesh)).collect();
         }
-        let ranks = mesh.degree(Axis::Expert);
+        let ranks = mesh.size(experts);
         if ranks > 1 {
             self.check_expert_ranks(ranks)?;
-            shardings = shardings.into_iter().map(Sharding::over_experts).collect();
+            shardings = shardings.into_iter().map(|sharding| sharding.over_experts(experts)).collect();
         }
         self.shard_over((mesh.clone(), None), shardings, index)
     }
@@ -125,7 +126,8 @@ impl Model {
     /// # Errors
     /// Experts of a layer that `ranks` does not divide.
     pub fn expert_shard(&self, ranks: usize, index: usize) -> Result<TensorShard, TensorShardError> {
-        self.layer_shard(&Mesh::along(Axis::Expert, ranks), self.shardings(), index)
+        let axis = Axis::Expert;
+        self.layer_shard(&Mesh::along(axis, ranks), &[axis], self.shardings(), index)
     }
 
     /// Refuses ranks that cannot share the experts of every layer evenly.
@@ -246,6 +248,7 @@ impl Model {
         }
         let kv = Block::heads(kv_heads, 1).part(of_heads, index % of_heads);
         let vocabulary = even(self.vocab_size, of_vocabulary, index % of_vocabulary);
+        let expert_ranks = mesh.size(expert_axes(&shardings));
         Ok(TensorShard {
             model: Model {
                 heads: heads / of_heads,
@@ -253,14 +256,10 @@ impl Model {
                 ffn_width: hidden / of_hidden,
                 vocab_size: vocabulary.len,
                 experts: self.experts.map(|of| {
-                    let count = of.count / mesh.degree(Axis::Expert);
+                    let count = of.count / expert_ranks;
                     Experts { count, width: width / of_experts, ..of }
                 }),
-                expert_counts: self
-                    .expert_counts
-                    .iter()
-                    .map(|count| count / mesh.degree(Axis::Expert))
-                    .collect(),
+                expert_counts: self.expert_counts.iter().map(|count| count / expert_ranks).collect(),
                 shared_expert: self.shared_expert.map(|of| SharedExpert { width: shared / of_shared, ..of }),
                 ..self.clone()
             },
@@ -276,6 +275,12 @@ impl Model {
             shardings,
         })
     }
+}
+
+/// Axes whose ranks share the experts of a layer.
+fn expert_axes(shardings: &[Sharding]) -> &[Axis] {
+    let mut over = shardings.iter().map(|sharding| &sharding.experts_over[..]);
+    over.find(|axes| !axes.is_empty()).unwrap_or(&[Axis::Expert])
 }
 
 /// Returns the degrees that divide the model.
@@ -333,6 +338,17 @@ impl TensorShard {
         &self.place.0
     }
 
+    /// Whether ranks along an axis have other experts of a layer.
+    pub fn spreads_experts(&self, axis: Axis) -> bool {
+        self.shardings.iter().any(|sharding| sharding.experts_over.contains(&axis))
+    }
+
+    /// Number of ranks that share the experts of a layer, and this rank's position among them.
+    pub fn among_experts(&self) -> (usize, usize) {
+        let ((mesh, _), axes) = (&self.place, expert_axes(&self.shardings));
+        (mesh.size(axes), mesh.position(self.index, axes))
+    }
+
     /// Positions on [`TensorShard::line`] of the ranks that hold the same key/value heads as this one, itself included.
     pub fn kv_group(&self) -> Range<usize> {
         let at = self.at(self.line());
@@ -361,9 +377,10 @@ impl TensorShard {
 impl TensorShardParam {
     fn new(sharding: Sharding, mesh: Mesh, index: usize) -> TensorShardParam {
         let coord = mesh.coord(index);
-        let ranges = sharding.layout.ranges(&sharding.form, &mesh, &coord);
+        let (over, at) = sharding.place(&mesh, &coord);
+        let ranges = sharding.layout.ranges(&sharding.form, &over, &at);
         let shape = ranges.iter().map(|r| total(r)).collect();
-        let replicated = sharding.layout.replicated_blocks(&sharding.form, &mesh, &coord);
+        let replicated = sharding.layout.replicated_blocks(&sharding.form, &over, &at);
         TensorShardParam { sharding, shape, ranges, replicated, place: (mesh, coord) }
     }
 
@@ -441,11 +458,11 @@ impl TensorShardParam {
     /// to other parameters, and each has counted elements of them.
     pub fn counted(&self) -> Vec<Range<usize>> {
         let ((mesh, coord), Sharding { layout, form, .. }) = (&self.place, &self.sharding);
-        let coord = match self.stacks_experts() {
-            true => *coord,
-            false => coord.with(Axis::Expert, 0),
+        let (mesh, coord) = match self.stacks_experts() {
+            true => self.sharding.place(mesh, coord),
+            false => (mesh.clone(), coord.with(Axis::Expert, 0)),
         };
-        local_ranges(&layout.counted_runs(form, mesh, &coord))
+        local_ranges(&layout.counted_runs(form, &mesh, &coord))
     }
 
     /// Whether ranks that share experts have different parts of it.

@@ -134,6 +134,18 @@ impl Mesh {
         mesh
     }
 
+    /// The mesh in which the ranks of `axes` differ on `into`, which is one of them, at their [`Mesh::position`] along `axes`; and the place
+    /// there of the rank at `coord`.
+    pub fn folded(&self, coord: &Coord, axes: &[Axis], into: Axis) -> (Mesh, Coord) {
+        let mut mesh = self.clone();
+        for axis in axes {
+            mesh.degrees[axis.slot()] = 1;
+        }
+        mesh.degrees[into.slot()] = self.size(axes);
+        let at = axes.iter().fold(*coord, |coord, axis| coord.with(*axis, 0));
+        (mesh, at.with(into, self.position(self.rank(coord), axes)))
+    }
+
     /// Those of `axes` that have several ranks, or the first one if none has.
     pub fn dividing<'a>(&'a self, axes: &'a [Axis]) -> impl Iterator<Item = Axis> + 'a {
         let several = |axis: &Axis| self.degree(*axis) > 1;

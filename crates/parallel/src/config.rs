@@ -117,6 +117,41 @@ pub enum LayoutChoice {
     Auto,
 }
 
+/// Ranks that [`ParallelConfig::experts`] counts.
+#[derive(
+    Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum ExpertsOver {
+    /// Data-parallel ranks.
+    #[default]
+    Data,
+    /// Ranks that share sequences, then data-parallel ones.
+    Context,
+    /// Tensor-parallel ranks, then those of `context`.
+    Tensor,
+}
+
+impl ExpertsOver {
+    /// The name in a recipe.
+    pub fn name(self) -> &'static str {
+        match self {
+            ExpertsOver::Data => "data",
+            ExpertsOver::Context => "context",
+            ExpertsOver::Tensor => "tensor",
+        }
+    }
+
+    /// The axes on which these ranks differ.
+    pub fn axes(self) -> &'static [Axis] {
+        match self {
+            ExpertsOver::Data => &[Axis::Expert],
+            ExpertsOver::Context => &[Axis::ContextHeads, Axis::Context, Axis::Expert],
+            ExpertsOver::Tensor => &[Axis::Tensor, Axis::ContextHeads, Axis::Context, Axis::Expert],
+        }
+    }
+}
+
 /// An axis of the mesh that [`ParallelConfig::order`] places.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
@@ -228,10 +263,14 @@ pub struct ParallelConfig {
     /// `train.seq_len`, consecutive otherwise), "consecutive", "zig-zag" (the i-th stretch of 2 `parallel.context` from the beginning
     /// and from the end) or "striped" (every `parallel.context`-th). The others have consecutive positions.
     pub context_order: ContextOrder,
-    /// Data-parallel ranks that share the experts of a layer (expert parallelism): each has `model.experts.count` / `experts` of them, and
-    /// tokens travel to the ranks of their experts and back. 1: every rank has all. Divides the number of experts, and `shard` where
-    /// state is sharded. See docs/experts.md.
+    /// Ranks that share the experts of a layer (expert parallelism): each has `model.experts.count` / `experts` of them, and tokens travel to
+    /// the ranks of their experts and back. 1: every rank has all. Divides the number of experts; its data-parallel part divides `shard`
+    /// where state is sharded. See docs/experts.md.
     pub experts: u64,
+    /// Which ranks `experts` counts: "data" (data-parallel ones; tensor-parallel ones share the hidden units of every expert, and those of
+    /// `context` have the same experts), "context" (the `context` ranks of a sequence, then data-parallel ones) or "tensor" (those of `tensor`
+    /// and `context`, then data-parallel ones; each has whole experts, and `sequence` is true). See docs/experts.md.
+    pub experts_over: ExpertsOver,
     /// Most experts of a layer that every rank computes for its own tokens, in each micro-batch those with which the layer takes least time
     /// by `shadow_flops` and `shadow_bandwidth` (FasterMoE); 0: none. Losses and gradients have the same bits. See docs/experts.md.
     pub shadows: u64,
@@ -325,6 +364,7 @@ impl ParallelConfig {
         if !(1..=MOST_RANKS).contains(&self.experts) {
             return Err(format!("parallel.experts = {}: expected 1 to {MOST_RANKS}", self.experts));
         }
+        self.experts_fit()?;
         if self.shadows > MOST_SHADOWS {
             return Err(format!("parallel.shadows = {}: expected 0 to {MOST_SHADOWS}", self.shadows));
         }
@@ -361,6 +401,49 @@ impl ParallelConfig {
         Pipeline::new(self).map_err(|e| e.to_string())?;
         if !(self.memory_limit >= 0.0 && self.memory_limit.is_finite()) {
             return Err(format!("parallel.memory_limit = {}: expected 0 or more", self.memory_limit));
+        }
+        Ok(())
+    }
+
+    /// Ranks of a layer among which each data-parallel rank's experts are divided further.
+    fn folded_ranks(&self) -> u64 {
+        match self.experts_over {
+            ExpertsOver::Data => 1,
+            ExpertsOver::Context => self.context,
+            ExpertsOver::Tensor => self.layer_ranks(),
+        }
+    }
+
+    /// Data-parallel ranks that share the experts of a layer.
+    pub fn expert_data_ranks(&self) -> u64 {
+        self.experts / self.folded_ranks().max(1)
+    }
+
+    /// Refuses ranks that cannot share experts so.
+    pub(crate) fn experts_fit(&self) -> Result<(), String> {
+        let key = format!("parallel.experts_over = \"{}\"", self.experts_over.name());
+        match self.experts_over {
+            ExpertsOver::Tensor if self.tensor.grid().is_some() => {
+                return Err(format!(
+                    "{key} with parallel.tensor = {}: wanted a number of ranks for parallel.tensor",
+                    self.tensor
+                ));
+            }
+            ExpertsOver::Tensor if self.tensor.ranks() > 1 && !self.sequence => {
+                return Err(format!(
+                    "{key} with parallel.sequence = false: every tensor-parallel rank has all rows, and each would send the same to the \
+                     experts; set parallel.sequence = true, or parallel.experts_over = \"data\""
+                ));
+            }
+            _ => {}
+        }
+        let folded = self.folded_ranks();
+        if !self.experts.is_multiple_of(folded) {
+            return Err(format!(
+                "{key} with parallel.experts = {}: wanted a multiple of the {folded} ranks that share a layer (parallel.tensor times \
+                 parallel.context, as far as experts are over them); change parallel.experts, or parallel.experts_over",
+                self.experts
+            ));
         }
         Ok(())
     }
@@ -464,7 +547,7 @@ impl ParallelConfig {
 
     /// Fewest ranks that a job can have: data-parallel ranks, of which there may be more, are those of `shard`, or those that share experts.
     pub fn fewest_ranks(&self) -> u64 {
-        let data = if self.shard > 1 { self.shard } else { self.experts.max(1) };
+        let data = if self.shard > 1 { self.shard } else { self.expert_data_ranks().max(1) };
         self.layer_ranks().saturating_mul(self.pipeline).saturating_mul(data)
     }
 
@@ -543,6 +626,7 @@ impl Default for ParallelConfig {
             partition_activations: false,
             context: 1,
             experts: 1,
+            experts_over: ExpertsOver::default(),
             shadows: 0,
             shadow_flops: 0.0,
             shadow_bandwidth: 0.0,

@@ -34,7 +34,12 @@ fn group<'p>(
 ) -> Result<TensorGroup, CollectiveError> {
     let me = world.rank();
     let alone = world.group(Axis::Tensor.name(), &[me])?;
-    let groups = LayerGroups { all: None, axes: vec![(Axis::Tensor, alone)], experts: Some(world) };
+    let groups = LayerGroups {
+        all: None,
+        axes: vec![(Axis::Tensor, alone)],
+        experts: Some(world),
+        data_experts: None,
+    };
     let mut group = TensorGroup::new(groups, part, (false, false), &[], &HostStaging::default())?;
     group.plan_staging(programs, &[], DType::F32);
     Ok(group)

@@ -11,6 +11,9 @@ use bessemer_collectives::{
 use bessemer_mesh::Axis;
 use bessemer_schedule::{Place, Program};
 
+/// Label of the data-parallel ranks among those that share experts.
+pub(crate) const DATA_EXPERTS: &str = "expert data";
+
 /// The ranks that share layers.
 #[derive(Debug)]
 pub(crate) struct LayerGroups {
@@ -20,6 +23,8 @@ pub(crate) struct LayerGroups {
     pub(crate) axes: Vec<(Axis, Box<dyn Communicator>)>,
     /// The ranks that share their experts, if there are others.
     pub(crate) experts: Option<Box<dyn Communicator>>,
+    /// Those of them that are data-parallel, where experts are divided over ranks of a layer too.
+    pub(crate) data_experts: Option<Box<dyn Communicator>>,
 }
 
 /// The groups of one stage on a rank that holds it.
@@ -94,10 +99,13 @@ impl Groups {
                     Ok((axis, world.group(label, &line)?))
                 });
                 let axes = axes.collect::<Result<_, CollectiveError>>()?;
-                let mut experts = None;
+                let (mut experts, mut data_experts) = (None, None);
                 if plan.experts() > 1 {
-                    let (label, line) = along(Axis::Expert);
-                    experts = Some(world.group(label, &line)?);
+                    let all = plan.mesh.group(me, plan.expert_axes);
+                    experts = Some(world.group(Axis::Expert.name(), &all)?);
+                }
+                if plan.folds_experts() && plan.mesh.degree(Axis::Expert) > 1 {
+                    data_experts = Some(world.group(DATA_EXPERTS, &along(Axis::Expert).1)?);
                 }
                 let staging = HostStaging::default();
                 let mut data = Vec::with_capacity(plan.groups.list().len());
@@ -117,7 +125,7 @@ impl Groups {
                     data.push(DataGroups { shard: device(shard)?, replicate: device(replicate)? });
                 }
                 chunks[place.chunk] = Some(ChunkGroups {
-                    layers: LayerGroups { all, axes, experts },
+                    layers: LayerGroups { all, axes, experts, data_experts },
                     data,
                     staging,
                     ends: None,

@@ -62,7 +62,9 @@ mod worker;
 
 pub use bessemer_mesh::{ContextMethod, ContextOrder, ContextSharing, TensorGrid};
 pub use chunk::Chunk;
-pub use config::{FillChoice, FillConfig, LayoutChoice, ParallelConfig, PlacedAxis, PlannedLayout, Stage};
+pub use config::{
+    ExpertsOver, FillChoice, FillConfig, LayoutChoice, ParallelConfig, PlacedAxis, PlannedLayout, Stage,
+};
 pub use error::ParallelError;
 pub use expert_ranks::{ExpertPeers, compute_rows};
 pub use fill::{AnyRank, FillSupplier, FillerWork};

@@ -307,10 +307,14 @@ impl MemoryShortage {
     pub fn of_experts(self, model: &Model, plan: &Plan, shape: Shape, storage: Storage) -> MemoryShortage {
         let Some(experts) = model.experts else { return self };
         let ranks = plan.experts();
-        let tokens = shape.sequences.saturating_mul(shape.seq) / plan.context_ranks();
+        let (rows_over, width_over) = match plan.expert_axes.contains(&Axis::Tensor) {
+            true => (plan.stream_parts(), 1),
+            false => (plan.context_ranks(), plan.mesh.degree(Axis::Tensor)),
+        };
+        let tokens = shape.sequences.saturating_mul(shape.seq) / rows_over;
         let rows = tokens.saturating_mul(ranks * experts.candidates().min(experts.count / ranks));
         // Inputs and results, and both sides of the gate with their product.
-        let columns = 2 * model.width + 3 * experts.width.div_ceil(plan.tensor());
+        let columns = 2 * model.width + 3 * experts.width.div_ceil(width_over);
         let bytes = Bytes(rows.saturating_mul(columns * storage.dtype().size()) as u64);
         let worst = match ranks {
             1 => String::new(),

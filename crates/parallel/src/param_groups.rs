@@ -190,11 +190,11 @@ impl Plan {
         self.stage >= Stage::Zero2 && self.groups.list().iter().enumerate().any(cut)
     }
 
-    /// Ranks that have other experts of a group: 1 if all have the same parameters.
+    /// Data-parallel ranks that have other experts of a group: 1 if all have the same parameters.
     pub fn expert_ranks(&self, group: usize) -> usize {
         let ParamGroup { shard_axes, reduce_axes, .. } = &self.groups.list()[group];
         let covers = shard_axes.iter().chain(reduce_axes).any(|axis| *axis == Axis::Expert);
-        if covers { 1 } else { self.experts() }
+        if covers { 1 } else { self.mesh.degree(Axis::Expert) }
     }
 
     /// Ranks over which the state of a group is sharded.

@@ -1,6 +1,6 @@
 //! Assignment of work to ranks: the checked form of [`ParallelConfig`].
 
-use crate::config::{ParallelConfig, Stage};
+use crate::config::{ExpertsOver, ParallelConfig, Stage};
 use crate::error::ParallelError;
 use crate::param_groups::ParamGroups;
 use crate::pipeline::Pipeline;
@@ -35,6 +35,8 @@ pub struct Plan {
     pub overlap: bool,
     /// Most pieces of parameters and gradients that travel at once.
     pub in_flight: PiecesInFlight,
+    /// Axes whose ranks share the experts of a layer.
+    pub expert_axes: &'static [Axis],
     /// Experts of a layer that every rank may compute for its own tokens.
     pub shadowing: Option<Shadowing>,
     /// Layouts over the tensor axis that the user requests.
@@ -83,6 +85,7 @@ impl Plan {
             reduce_dtype: ReduceDType::Stored,
             overlap: false,
             in_flight: PiecesInFlight::DEFAULT,
+            expert_axes: ExpertsOver::Data.axes(),
             shadowing: None,
             annotations: Annotations::default(),
             groups: ParamGroups::default(),
@@ -142,7 +145,8 @@ impl Plan {
                  pipeline = {pipeline}): take a divisor, or 0 for all of them"
             ));
         }
-        let experts = config.experts as usize;
+        config.experts_fit().map_err(ParallelError::Layout)?;
+        let (experts, expert_data) = (config.experts as usize, config.expert_data_ranks() as usize);
         // Ranks that share experts are among those over which state is sharded, if it is.
         let (among, key) = if shard > 1 { (shard, "parallel.shard") } else { (data, "data-parallel ranks") };
         if model.experts.is_none() && experts != 1 {
@@ -150,9 +154,21 @@ impl Plan {
                 "parallel.experts = {experts} with a model without experts: take 1, or set model.experts"
             ));
         }
-        if experts == 0 || !among.is_multiple_of(experts) {
+        if expert_data == 0 || !among.is_multiple_of(expert_data) {
+            let of_data = match expert_data == experts {
+                true => String::new(),
+                false => format!(", of which {expert_data} are data-parallel,"),
+            };
             return wrong(format!(
-                "parallel.experts = {experts} does not divide {key} = {among}: take a divisor, or change the number of ranks"
+                "parallel.experts = {experts}{of_data} does not divide {key} = {among}: take a divisor, or change the number of ranks"
+            ));
+        }
+        if let Some(nodes) = model.experts.and_then(|of| of.gate.nodes).filter(|_| expert_data < experts) {
+            return wrong(format!(
+                "model.experts.nodes = {} with parallel.experts_over = \"{}\": the turns of nodes are whole sequences of data-parallel ranks; \
+                 take \"data\", or remove model.experts.nodes",
+                nodes.count,
+                config.experts_over.name()
             ));
         }
         if config.shadows > 0 && experts == 1 {
@@ -178,9 +194,9 @@ impl Plan {
         config.partition_fits().map_err(ParallelError::Layout)?;
         let mesh = MeshConfig::new()
             .with(Axis::Pipeline, pipeline)
-            .with(Axis::Replicate, if shard > 1 { data / shard } else { data / experts })
-            .with(Axis::Shard, if shard > 1 { shard / experts } else { 1 })
-            .with(Axis::Expert, experts)
+            .with(Axis::Replicate, if shard > 1 { data / shard } else { data / expert_data })
+            .with(Axis::Shard, if shard > 1 { shard / expert_data } else { 1 })
+            .with(Axis::Expert, expert_data)
             .order(&config.axes());
         let mesh = match grid {
             Some(grid) => {
@@ -202,6 +218,7 @@ impl Plan {
             reduce_dtype: config.reduce_dtype,
             overlap: config.overlap,
             in_flight: config.pieces_in_flight(),
+            expert_axes: config.experts_over.axes(),
             shadowing: config.shadowing(),
             annotations: config.annotate.clone(),
             groups: ParamGroups::of_model(model, experts > 1, shard > 1),
@@ -263,7 +280,7 @@ impl Plan {
                 let axes: Vec<Axis> = Axis::LAYER.into_iter().chain([Axis::Expert]).collect();
                 let (mesh, place) = (self.mesh.along_axes(&axes), self.mesh.coord(self.rank(at)));
                 let index = axes.iter().fold(mesh.coord(0), |coord, axis| coord.with(*axis, place.at(*axis)));
-                model.layer_shard(&mesh, shardings, mesh.rank(&index))
+                model.layer_shard(&mesh, self.expert_axes, shardings, mesh.rank(&index))
             }
         };
         part.map_err(|e| ParallelError::Layout(e.to_string()))
@@ -330,9 +347,19 @@ impl Plan {
         if self.stage == Stage::Ddp { 1 } else { self.mesh.size(&[Axis::Shard, Axis::Expert]) }
     }
 
-    /// Data-parallel ranks that share the experts of a layer.
+    /// Ranks that share the experts of a layer.
     pub fn experts(&self) -> usize {
-        self.mesh.degree(Axis::Expert)
+        self.mesh.size(self.expert_axes)
+    }
+
+    /// Ranks along an axis of programs, to which all that share experts differ on [`Axis::Expert`].
+    pub(crate) fn ranks_along(&self, axis: Axis) -> usize {
+        if axis == Axis::Expert { self.experts() } else { self.mesh.degree(axis) }
+    }
+
+    /// Whether ranks of a layer have other experts.
+    pub(crate) fn folds_experts(&self) -> bool {
+        self.experts() > self.mesh.degree(Axis::Expert)
     }
 
     /// Ranks that share every layer of a micro-batch.
@@ -408,14 +435,17 @@ impl Plan {
 
     /// The first of the ranks that share layers, of a pipeline rank that sees share `index` of the batch.
     pub fn data_coord(&self, index: usize, pipeline: usize) -> Coord {
-        let (shards, experts) = (self.mesh.degree(Axis::Shard), self.experts());
+        let (shards, experts) = (self.mesh.degree(Axis::Shard), self.mesh.degree(Axis::Expert));
         let (rest, expert) = (index / experts, index % experts);
         Coord { pipeline, replicate: rest / shards, shard: rest % shards, expert, tensor: 0 }
     }
 
     /// Ranks of the first rank's group along the axes that the label of a group names, such as "shard" or "context+tensor"; only itself if
-    /// it names none.
+    /// it names none. "expert" alone is the label of all ranks that share experts.
     pub fn first_group(&self, label: &str) -> Vec<usize> {
+        if label == Axis::Expert.name() {
+            return self.mesh.group(0, self.expert_axes);
+        }
         let named = |axis: &Axis| label.split(['+', ' ']).any(|name| name == axis.name());
         let axes: Vec<Axis> = Axis::ALL.into_iter().filter(named).collect();
         self.mesh.group(0, &axes)
@@ -435,7 +465,7 @@ impl Plan {
         if self.pipeline() > 1 {
             text += &format!(" x pipeline {} ({})", self.pipeline(), self.pipe.name());
         }
-        if self.experts() > 1 {
+        if self.experts() > 1 && !self.folds_experts() {
             text += &format!(", experts over {} of them", self.experts());
         }
         if let Some(grid) = self.grid {
@@ -457,6 +487,10 @@ impl Plan {
                 ranks => format!(" of groups of {ranks} by heads"),
             };
             text += &format!(" x context {} ({}{order}{groups})", self.context_ranks(), method.name());
+        }
+        if self.folds_experts() {
+            let axes: Vec<Axis> = self.mesh.dividing(self.expert_axes).collect();
+            text += &format!(", experts over {} ranks ({})", self.experts(), bessemer_mesh::label(&axes));
         }
         if self.reduce_dtype == ReduceDType::Int8 && self.data_ranks() > 1 {
             text += ", gradients travel in int8";

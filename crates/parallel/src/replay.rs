@@ -5,6 +5,7 @@ use crate::chunk::Chunk;
 use crate::error::ParallelError;
 use crate::execute::{NoBatches, StepRun, UpdateRule};
 use crate::flow::{PieceFlow, PieceWork};
+use crate::groups::DATA_EXPERTS;
 use crate::plan::Coord;
 use crate::worker::Worker;
 use bessemer_mesh::{Axis, label};
@@ -39,6 +40,8 @@ struct ChunkGroupNumbers {
     tensor: usize,
     /// Indexed by axis of these ranks.
     axes: [Option<(Axis, usize)>; 4],
+    /// Data-parallel ranks that share experts.
+    data_experts: Option<usize>,
     /// Indexed by group of parameters: ranks over which it is sharded, and ranks with replicas.
     data: Vec<[usize; 2]>,
 }
@@ -131,8 +134,13 @@ impl Worker {
         }
         if self.plan.experts() > 1 {
             let axis = Axis::Expert;
-            *of_experts = Some((axis, group(label(&[axis]), along(&[axis]))));
+            *of_experts = Some((axis, group(label(&[axis]), along(self.plan.expert_axes))));
         }
+        let data_experts = match (self.plan.folds_experts(), self.plan.mesh.degree(Axis::Expert)) {
+            (true, 1) => None,
+            (true, _) => Some(group(DATA_EXPERTS.into(), along(&[Axis::Expert]))),
+            (false, _) => of_experts.map(|(_, group)| group),
+        };
         let holders = self.program.holders(number);
         let ranks = |coords: Vec<Coord>| coords.into_iter().map(|coord| self.plan.rank(coord)).collect();
         let mut data = Vec::new();
@@ -150,7 +158,7 @@ impl Worker {
                 group(name(&reduce_axes, Axis::Replicate), replicas),
             ]);
         }
-        ChunkGroupNumbers { tensor, axes, data }
+        ChunkGroupNumbers { tensor, axes, data_experts, data }
     }
 }
 
@@ -200,10 +208,10 @@ impl<'a> Writing<'_, 'a> {
         // Backward passes are split only where all slots run the same programs.
         let slot = pass.slot.unwrap_or(0);
         let Some(program) = of.decoder.program(unit, slot) else { return Ok(()) };
-        let (groups, mesh) = (&self.groups[chunk], &self.worker.plan.mesh);
+        let (groups, plan) = (&self.groups[chunk], &self.worker.plan);
         let group_of = |collective: &Collective| {
             let group = groups.axes.iter().flatten().find(|(axis, _)| *axis == collective.axis);
-            (group.map_or(groups.tensor, |group| group.1), mesh.degree(collective.axis))
+            (group.map_or(groups.tensor, |group| group.1), plan.ranks_along(collective.axis))
         };
         let pass = (chunk, unit, slot, phase, first);
         let known = self.costs.remove(&pass).filter(|_| !self.writer.counts());
@@ -268,9 +276,8 @@ impl<'a> Writing<'_, 'a> {
         match group {
             NormGroup::Shard(of) => self.control(groups.data[of][0], name, worker.plan.shards(of), 1),
             NormGroup::Experts(_) => {
-                let group = groups.axes.iter().flatten().find(|(axis, _)| *axis == Axis::Expert);
-                let ranks = worker.plan.experts();
-                self.control(group.map_or(groups.tensor, |(_, group)| *group), name, ranks, 1);
+                let ranks = worker.plan.mesh.degree(Axis::Expert);
+                self.control(groups.data_experts.unwrap_or(groups.tensor), name, ranks, 1);
             }
             NormGroup::Layers => self.control(groups.tensor, name, worker.plan.tensor(), 1),
             NormGroup::Pipeline => self.control_over_pipeline(name),

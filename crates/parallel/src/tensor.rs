@@ -62,6 +62,10 @@ pub(crate) struct TensorGroup {
     all: Option<Box<dyn DeviceCommunicator>>,
     /// Indexed by axis; at least one that shares layers, and then that of experts if there is one.
     axes: Vec<AxisGroup>,
+    /// Whether ranks of a layer have other experts.
+    folds_experts: bool,
+    /// Data-parallel ranks that have other experts, where ranks of a layer have others too.
+    data_experts: Option<Box<dyn DeviceCommunicator>>,
     /// The axis over which heads, hidden units and the vocabulary are sharded.
     line: Axis,
     /// The ranks that hold the same key/value heads, where several do.
@@ -93,7 +97,7 @@ impl TensorGroup {
     /// `gradients` are those of the tensor shard's parameters, each with the number of its flat unit; `sequence`: a line of tensor
     /// parallelism shards the rows of the residual stream; `overlap`: pieces of rows travel while others are computed.
     pub(crate) fn new(
-        LayerGroups { all, mut axes, experts }: LayerGroups,
+        LayerGroups { all, mut axes, experts, data_experts }: LayerGroups,
         tensor_shard: &TensorShard,
         (sequence, overlap): (bool, bool),
         gradients: &[(TensorShardParam, View, usize)],
@@ -136,6 +140,8 @@ impl TensorGroup {
         let alone = |group: Option<_>| group.map(|group| device(group, false)).transpose();
         Ok(TensorGroup {
             all: alone(all)?,
+            folds_experts: tensor_shard.among_experts().0 > tensor_shard.mesh().degree(Axis::Expert),
+            data_experts: alone(data_experts)?,
             axes,
             line,
             copies: alone(copies)?,
@@ -185,12 +191,15 @@ impl TensorGroup {
         self.all.as_mut().unwrap_or(&mut self.axes[0].group).host()
     }
 
-    /// The ranks that share experts, for calls while no collective is in flight; `None` if there are no others.
+    /// The data-parallel ranks that share experts, for calls while no collective is in flight; `None` if there are no others.
     pub(crate) fn expert_ranks(
         &mut self,
     ) -> Result<Option<impl DerefMut<Target = dyn Communicator> + '_>, CollectiveError> {
-        let experts = self.axes.iter_mut().find(|group| group.axis == Axis::Expert);
-        experts.map(|group| group.group.host()).transpose()
+        let group = match self.folds_experts {
+            true => self.data_experts.as_mut(),
+            false => (self.axes.iter_mut()).find(|of| of.axis == Axis::Expert).map(|of| &mut of.group),
+        };
+        group.map(|group| group.host()).transpose()
     }
 
     /// The ranks over which heads, hidden units and the vocabulary are sharded; any others if they are not.

@@ -5,8 +5,8 @@ use bessemer_arch::{ExpertCount, ExpertLayers, ExpertsConfig, GateChoice, LayerR
 use bessemer_optim::{OptimConfig, OptimizerChoice};
 
 use bessemer_parallel::{
-    ContextMethod, ContextOrder, ContextSharing, CubeConfig, ParallelConfig, PlacedAxis, PlaneConfig, Stage,
-    TensorConfig, TensorGrid,
+    ContextMethod, ContextOrder, ContextSharing, CubeConfig, ExpertsOver, ParallelConfig, PlacedAxis,
+    PlaneConfig, Stage, TensorConfig, TensorGrid,
 };
 use bessemer_units::{ParamDType, ParamStorage, ReduceDType};
 
@@ -204,6 +204,15 @@ impl Layout {
         self.name += &format!(", experts over {ranks}");
         self.parallel.experts = ranks as u64;
         self.mixture = Some(Mixture::Gate(GateChoice::TopK));
+        self
+    }
+
+    /// The same with whole experts on so many ranks, those of a layer first.
+    #[must_use]
+    fn folded(mut self, over: ExpertsOver, ranks: usize) -> Layout {
+        self = self.with_experts(ranks);
+        self.name += &format!(" from {}", over.name());
+        self.parallel.experts_over = over;
         self
     }
 
@@ -569,10 +578,41 @@ pub fn mixtures(ranks: usize, sequences: usize) -> Vec<Layout> {
         let context = Layout::of(Stage::Ddp, (2, 1), line, sequences / 2).sharing_sequences(2, gathered);
         list.push(context.with_experts(2).with_gate(name, gate));
     }
+    // Whole experts on ranks of a layer.
+    use ExpertsOver::{Context, Tensor};
+    let of_context = |stage, sizes, micro_batches, sharing| {
+        Layout::of(stage, sizes, line, micro_batches).sharing_sequences(2, sharing)
+    };
+    list.push(of_context(Stage::Ddp, (1, 1), sequences, gathered).folded(Context, 2));
+    list.push(of_context(Stage::Ddp, (2, 1), sequences / 2, gathered).folded(Context, 4));
+    list.push(of_context(Stage::Zero3, (1, 4), sequences / 4, ulysses).folded(Context, 4));
+    list.push(of_context(Stage::Zero1, (2, 2), sequences / 4, gathered).folded(Context, 2));
+    list.push(Layout::of(Stage::Ddp, (1, 1), cut, 2).folded(Tensor, 2));
+    list.push(Layout::of(Stage::Zero1, (2, 2), cut, 1).folded(Tensor, 4));
+    list.push(Layout::of(Stage::Zero3, (1, 2), cut, 2).folded(Tensor, 4));
+    let piped = |stage, sizes, tensor, schedule, micro_batches| {
+        Layout::of(stage, sizes, tensor, 1).pipelined(schedule, 2, micro_batches, &[])
+    };
+    list.push(piped(Stage::Zero3, (1, 4), cut, "1f1b", 2).folded(Tensor, 4));
+    let four = piped(Stage::Zero1, (1, 2), cut, "zb-h1", sequences / 2).sharing_sequences(2, gathered);
+    list.push(four.clone().folded(Tensor, 8));
+    list.push(four.folded(Context, 4));
+    for (name, gate) in [
+        ("switch", Mixture::Gate(GateChoice::Switch)),
+        ("deepseek", Mixture::Gate(GateChoice::Deepseek)),
+        ("expert choice", Mixture::Gate(GateChoice::ExpertChoice)),
+        ("switch, pyramid, residual", Mixture::Pyramid),
+    ] {
+        let context = of_context(Stage::Ddp, (2, 1), sequences / 2, gathered).folded(Context, 4);
+        list.push(context.with_gate(name, gate));
+        list.push(Layout::of(Stage::Zero3, (1, 2), cut, 1).folded(Tensor, 4).with_gate(name, gate));
+    }
+    let bf16 = ParamStorage::both(ParamDType::Bf16);
+    list.push(Layout::of(Stage::Zero3, (1, 2), cut, 1).folded(Tensor, 4).with_types(bf16));
+    list.push(Layout::of(Stage::Zero1, (1, 2), cut, 1).folded(Tensor, 4).with_shadows(2));
     list.push(Layout::of(Stage::Ddp, (2, 1), line, 2).with_experts(2).with_shadows(2));
     list.push(Layout::of(Stage::Zero3, (1, 4), cut, 1).with_experts(4).with_shadows(1));
     list.push(both(Stage::Zero1, (2, 2), cut, "zb-h1", 4).with_shadows(4));
-    let bf16 = ParamStorage::both(ParamDType::Bf16);
     list.push(Layout::of(Stage::Ddp, (4, 1), line, 1).with_experts(2).with_types(bf16));
     list.push(Layout::of(Stage::Zero3, (1, 4), line, 2).with_experts(4).with_types(bf16));
     list.retain(|l| l.ranks <= ranks && (l.ranks > 1 || l.accumulation > 1));

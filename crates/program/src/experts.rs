@@ -56,14 +56,23 @@ pub enum ExchangedTokens {
     OneRank(usize),
 }
 
-/// Spreads the experts of a unit over the ranks of an axis. A unit without experts stays as it is.
-pub fn experts(unit: &mut UnitProgram, rank: Rank, tokens: ExchangedTokens) {
+/// Spreads the experts of a unit over the ranks of an axis. `others`: this rank on the axes for which the unit has been partitioned; where
+/// they exchange rows too ([`Rank::exchanges_rows`]), `rank` counts their ranks, and gradients of experts are complete over them. A unit
+/// without experts stays as it is.
+pub fn experts(unit: &mut UnitProgram, rank: Rank, others: &[Rank], tokens: ExchangedTokens) {
     let assigns = |node: &Node| match node.op() {
         Some(Op::AssignRows(op)) => Some(*op),
         _ => None,
     };
     let assigned = Phase::ALL.iter().find_map(|phase| unit.list(*phase).iter().find_map(assigns));
     let Some(assigned) = assigned.filter(|_| rank.degree > 1) else { return };
+    let stacks = Sides::of(unit).stacks;
+    for axis in others.iter().filter(|other| other.exchanges_rows).map(|other| other.axis) {
+        for id in &stacks {
+            let layout = &mut unit.values[*id].layout;
+            *layout = layout.with(axis, Placement::Replicate);
+        }
+    }
     let mut spreading = Spreading::new(unit, rank, &assigned, tokens);
     for phase in Phase::ALL {
         let list = std::mem::take(&mut spreading.unit.lists[phase.index()]);

@@ -60,6 +60,9 @@ pub struct Rank {
     /// Whether each rank keeps some rows of the residual stream between the passes of a micro-batch, although all of them are
     /// on every rank in a pass ([`crate::partition_activations()`]).
     pub partition: bool,
+    /// Whether its ranks exchange rows of experts with each other ([`crate::experts()`]), each having whole experts. An expert then computes
+    /// the rows of all of them.
+    pub exchanges_rows: bool,
 }
 
 impl Rank {
@@ -73,6 +76,7 @@ impl Rank {
             sequence: false,
             order: PositionOrder::Consecutive,
             partition: false,
+            exchanges_rows: false,
             context: ContextSharing::default(),
         }
     }

@@ -417,7 +417,10 @@ impl Checking<'_> {
             }
         }
         let sharded = sharded.map(|s| s.0).unwrap_or_default();
-        let sums = sharded.iter().any(|f| rule.factors[*f].kind == FactorKind::Sum);
+        // Rows and gradients of an expert have come from all ranks of this axis.
+        let of_all = matches!(op, Op::GroupedLinearBackwardWeight(_) | Op::AddShadowGradients(_));
+        let complete = self.rank.exchanges_rows && of_all;
+        let sums = !complete && sharded.iter().any(|f| rule.factors[*f].kind == FactorKind::Sum);
         for ((operand, by), placement) in operands.iter().zip(&rule.operands).zip(&placements) {
             let id = operand.view.buffer.id as usize;
             let has = dim_of(&rule, by, &sharded, self.rank.role);
@@ -454,7 +457,7 @@ impl Checking<'_> {
                     self.states[id] = State::LogTerms { gathered: false };
                     continue;
                 }
-                None if terms && by.reduce != TermReduction::Equal => {
+                None if terms && !complete && by.reduce != TermReduction::Equal => {
                     Placement::Partial { reduce: Reduction::Sum }
                 }
                 None => Placement::Replicate,

@@ -100,7 +100,7 @@ impl Holds {
 pub fn verify_experts(unit: &UnitProgram, phases: &[Phase], rank: Rank) -> Result<(), Box<Violation>> {
     let shadows = unit.lists.iter().flatten().any(|node| matches!(node.op(), Some(Op::ChooseShadows(_))));
     let tokens = |node: &Node| match node {
-        Node::Collective(c) => match c.by_counts? {
+        Node::Collective(c) | Node::Start(c) => match c.by_counts? {
             ByCounts::Rows { to_experts, .. } => Some(if to_experts { c.src } else { c.dst }),
             ByCounts::Shadows { .. } => None,
         },

@@ -25,7 +25,7 @@ use bessemer_units::{Bytes, DType};
 /// Shards the experts of a unit whose tokens, at most `tokens` of them, are all on one rank. Its collectives have names without the layer: the
 /// ranks of an exchange may run lists that were recorded for other layers of the same kind.
 pub(crate) fn experts_of_one(unit: &mut UnitProgram, rank: Rank, tokens: usize) {
-    experts(unit, rank, ExchangedTokens::OneRank(tokens));
+    experts(unit, rank, &[], ExchangedTokens::OneRank(tokens));
     for node in unit.lists.iter_mut().flatten() {
         if let Node::Collective(c) = node
             && let Some(name) = c.name.strip_prefix(&unit.name)

@@ -78,14 +78,15 @@ pub(crate) fn ranks_of(
     }
     let line = line_rank(tensor_shard, stream.line, shape)?;
     let ranks = [line, heads_rank(tensor_shard)?, context_rank(tensor_shard, stream.context, shape)?];
-    let several: Vec<Rank> = ranks.into_iter().filter(|rank| rank.degree > 1).collect();
+    let exchanges = |rank: Rank| Rank { exchanges_rows: tensor_shard.spreads_experts(rank.axis), ..rank };
+    let several: Vec<Rank> = ranks.into_iter().filter(|rank| rank.degree > 1).map(exchanges).collect();
     Ok(if several.is_empty() { vec![Rank::alone()] } else { several })
 }
 
 /// The rank among those that share the experts of its layers, if there are others.
 pub(crate) fn expert_rank(tensor_shard: &TensorShard) -> Option<Rank> {
     let axis = Axis::Expert;
-    let (degree, index) = (tensor_shard.mesh().degree(axis), tensor_shard.at(axis));
+    let (degree, index) = tensor_shard.among_experts();
     (degree > 1).then(|| Rank { axis, degree, index, ..Rank::alone() })
 }
 

@@ -139,7 +139,7 @@ impl Plan<'_> {
             if let Some(rank) = self.experts {
                 match self.shape.purpose {
                     Purpose::Train => {
-                        experts(&mut unit, rank, ExchangedTokens::EachRank(self.stage.shadowing))
+                        experts(&mut unit, rank, self.ranks, ExchangedTokens::EachRank(self.stage.shadowing))
                     }
                     Purpose::Score => experts_of_one(&mut unit, rank, self.shape.tokens()),
                 }

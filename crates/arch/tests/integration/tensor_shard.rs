@@ -259,7 +259,9 @@ fn what_cannot_be_cut_is_refused_with_the_reason() {
 #[test]
 fn ranks_share_the_experts_of_layers_with_different_numbers_of_them() {
     let model = Model { layers: 2, expert_counts: vec![6, 8], ..base("mixtral") };
-    let shard = |ranks: usize| model.layer_shard(&Mesh::along(Axis::Expert, ranks), model.shardings(), 1);
+    let shard = |ranks: usize| {
+        model.layer_shard(&Mesh::along(Axis::Expert, ranks), &[Axis::Expert], model.shardings(), 1)
+    };
     let part = shard(2).unwrap();
     for (layer, experts) in [(0, 3), (1, 4)] {
         assert_eq!(part.model.experts_of(layer).unwrap().count, experts);

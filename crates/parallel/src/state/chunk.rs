@@ -152,7 +152,7 @@ impl Chunk {
         // The parts that all ranks together hold of what this rank and those with other experts hold.
         let parts_on = |param: usize, rank: usize| -> Vec<TensorShardParam> {
             let on = self.tensor_shard[param].on_layer_rank(rank);
-            let ranks = if on.stacks_experts() { plan.experts() } else { 1 };
+            let ranks = if on.stacks_experts() { plan.mesh.degree(Axis::Expert) } else { 1 };
             match ranks {
                 1 => vec![on],
                 _ => (0..ranks).map(|at| on.along(Axis::Expert, at)).collect(),
@@ -228,7 +228,7 @@ impl Chunk {
             return Ok(tensor_shards.to_vec());
         }
         // Every rank has equally many experts.
-        let ranks = plan.experts();
+        let ranks = plan.mesh.degree(Axis::Expert);
         let parts = Parts::of(vec![here; ranks]);
         let mut gathered = vec![0.0; parts.len()];
         let stacked: Vec<bool> = readings.iter().map(stacks).collect();

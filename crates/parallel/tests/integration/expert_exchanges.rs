@@ -1,6 +1,8 @@
 //! Shadows of experts and exchanges in pieces: the bits of whole exchanges without shadows, and the bytes of the formulas.
 
-use crate::experts::{gradients, mixture, on_ranks, ranks, worker_gradients};
+use crate::experts::{
+    folded_over_context, folded_over_tensor, gradients, mixture, on_ranks, ranks, worker_gradients,
+};
 use crate::pipelines::{Done, Layout, pipelined, train};
 use bessemer_arch::{Experts, Model, SharedExpert};
 use bessemer_collectives::Communicator;
@@ -65,6 +67,8 @@ fn shadows_change_no_bit() {
         ranks(4, tensor.clone()),
         ranks(4, ParallelConfig { sequence: true, ..tensor.clone() }),
         Layout { micro_batches: 4, ..ranks(4, ParallelConfig { context: 2, ..experts(2) }) },
+        ranks(4, folded_over_tensor(4)),
+        Layout { micro_batches: 4, ..ranks(4, folded_over_context(4)) },
         full(ranks(2, experts(2))),
         bf16,
         staged(Kind::ZbH1, Stage::Ddp),
@@ -151,6 +155,7 @@ fn exchanges_in_pieces_change_no_bit() {
         ranks(4, zero(Stage::Zero3, experts(4))),
         ranks(4, tensor.clone()),
         ranks(4, ParallelConfig { sequence: true, ..tensor }),
+        ranks(4, folded_over_tensor(4)),
         full(ranks(4, experts(4))),
         bf16(ranks(4, experts(4))),
         staged(Kind::OneFOneB, Stage::Ddp),
@@ -182,17 +187,23 @@ fn exchanges_in_pieces_change_no_bit() {
 fn exchanges_between_blocks_of_ranks_change_no_bit() {
     for ranks in [6, 8] {
         let model = Model { experts: Some(Experts::top_k([ranks, 2, 8], true)), ..mixture(true) };
-        let of = |overlap| {
+        let of = |overlap, shadows| {
             let config = ParallelConfig { experts: ranks as u64, overlap, ..ParallelConfig::default() };
-            on_ranks(&model, &config, (ranks, 16 * ranks), |cpu, worker, _| {
+            on_ranks(&model, &shadowed(config, shadows), (ranks, 16 * ranks), |cpu, worker, _| {
                 assert_eq!(pieces(worker) > 0, overlap);
                 gradients(cpu, worker, 16 * ranks)
             })
         };
-        for (found, wanted) in of(true).into_iter().zip(of(false)) {
-            assert_eq!(found.0.to_bits(), wanted.0.to_bits(), "{ranks} ranks");
-            for (name, values) in &found.1 {
-                assert!(bits(values) == bits(&wanted.1[name]), "{ranks} ranks: {name}");
+        let whole = of(false, 0);
+        for shadows in [0, 2] {
+            for (found, wanted) in of(true, shadows).into_iter().zip(&whole) {
+                assert_eq!(found.0.to_bits(), wanted.0.to_bits(), "{ranks} ranks, {shadows} shadows");
+                for (name, values) in &found.1 {
+                    assert!(
+                        bits(values) == bits(&wanted.1[name]),
+                        "{ranks} ranks, {shadows} shadows: {name}"
+                    );
+                }
             }
         }
     }

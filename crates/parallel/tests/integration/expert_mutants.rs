@@ -3,7 +3,7 @@
 #![allow(clippy::print_stdout, reason = "the tests print how many mutants there are")]
 
 use crate::expert_exchanges::shadowed;
-use crate::experts::{mixture, on_ranks};
+use crate::experts::{folded_over_context, folded_over_tensor, mixture, on_ranks};
 use bessemer_mesh::Axis;
 use bessemer_parallel::{ParallelConfig, Worker};
 use bessemer_program::{
@@ -51,6 +51,7 @@ fn every_wrong_piece_is_refused() {
         (ParallelConfig { experts: 4, ..base() }, 4, 32),
         (shadowed(ParallelConfig { experts: 4, ..base() }, 2), 4, 32),
         (ParallelConfig { tensor: 2.into(), sequence: true, ..base() }, 4, 16),
+        (folded_over_tensor(4), 4, 32),
     ] {
         let found = on_ranks(&model, &config, (ranks, sequences), |_, worker, _| wrong_pieces(worker));
         for (what, number) in found.into_iter().flatten() {
@@ -163,10 +164,13 @@ fn every_wrong_exchange_is_refused() {
         (ParallelConfig { experts: 2, ..ParallelConfig::default() }, 2),
         (ParallelConfig { experts: 2, tensor: 2.into(), sequence: true, ..ParallelConfig::default() }, 4),
         (ParallelConfig { experts: 2, context: 2, ..ParallelConfig::default() }, 4),
+        (folded_over_tensor(2), 2),
+        (folded_over_context(2), 2),
+        (shadowed(folded_over_tensor(2), 2), 2),
         (shadowed(ParallelConfig { experts: 2, ..ParallelConfig::default() }, 2), 2),
         (shadowed(ParallelConfig { experts: 2, tensor: 2.into(), ..ParallelConfig::default() }, 2), 4),
     ] {
-        let sequences = if config.context > 1 { 2 } else { 4 };
+        let sequences = if config.context > 1 { ranks / 2 } else { 4 };
         let found = on_ranks(&model, &config, (ranks, sequences), |_, worker, _| wrong_lists(worker));
         for (what, number) in found.into_iter().flatten() {
             *count.entry(what).or_insert(0) += number;

@@ -12,7 +12,7 @@ use bessemer_fixture::{SEQ, Text};
 use bessemer_kernels_cpu::CpuBackend;
 use bessemer_mesh::{Axis, ContextMethod};
 use bessemer_optim::{OptimConfig, OptimizerChoice};
-use bessemer_parallel::{CubeConfig, Job, ParallelConfig, Plan, Stage, TensorConfig, Worker};
+use bessemer_parallel::{CubeConfig, ExpertsOver, Job, ParallelConfig, Plan, Stage, TensorConfig, Worker};
 use bessemer_runtime::{ActivationConfig, Purpose, Shape};
 use bessemer_schedule::Kind;
 use bessemer_tensor::null::NullBackend;
@@ -129,6 +129,45 @@ fn experts_go_with_tensor_sequence_and_context_parallelism() {
     let mut piped = pipelined(Kind::ZbH1, 2, 4).with_tensor(true).with_data(2, Stage::Ddp, 0);
     piped.config.experts = 2;
     check(&model, &piped, 8);
+}
+
+/// A rank of tensor-parallel ones, with tokens of its own, that has whole experts.
+pub(crate) fn folded_over_tensor(experts: u64) -> ParallelConfig {
+    let (tensor, experts_over) = (2.into(), ExpertsOver::Tensor);
+    ParallelConfig { tensor, sequence: true, experts, experts_over, ..ParallelConfig::default() }
+}
+
+/// Ranks that share sequences and have other experts, whole ones.
+pub(crate) fn folded_over_context(experts: u64) -> ParallelConfig {
+    ParallelConfig { context: 2, experts, experts_over: ExpertsOver::Context, ..ParallelConfig::default() }
+}
+
+/// Whole experts on ranks of a layer, alone and among data-parallel ranks, with ZeRO, pipelines and a block besides.
+#[test]
+fn whole_experts_over_ranks_of_a_layer_train_as_on_one_rank() {
+    let zero = |stage, config| ParallelConfig { stage, ..config };
+    let ring = |config| ParallelConfig { context_method: ContextMethod::Ring, ..config };
+    let shared = Model {
+        shared_expert: Some(SharedExpert { width: 8, gate: true, mixed: false }),
+        expert_layers: ExpertLayers::Rule(LayerRule::Alternate),
+        ..mixture(false)
+    };
+    for model in [&mixture(true), &shared] {
+        for (config, count, micro_batches) in [
+            (folded_over_tensor(2), 2, 2),
+            (folded_over_tensor(4), 4, 2),
+            (folded_over_context(2), 2, 8),
+            (ring(folded_over_context(4)), 4, 4),
+            (zero(Stage::Zero3, folded_over_tensor(4)), 8, 2),
+            (zero(Stage::Zero1, folded_over_context(2)), 4, 4),
+            (ParallelConfig { context: 2, ..folded_over_tensor(4) }, 8, 4),
+        ] {
+            check(model, &Layout { micro_batches, ..ranks(count, config) }, 8);
+        }
+    }
+    let mut piped = pipelined(Kind::ZbH1, 2, 4).with_tensor(true).with_data(2, Stage::Zero1, 0);
+    (piped.config.experts, piped.config.experts_over) = (4, ExpertsOver::Tensor);
+    check(&mixture(true), &piped, 8);
 }
 
 /// Mixtures by the gates of other papers.
@@ -401,7 +440,7 @@ fn all_tokens_may_go_to_one_rank() {
         }
         // Tokens and gradients travel to the ranks of the first two experts, which send back their results.
         let (experts, ranks) = (mixture(true).experts.unwrap(), worker.plan().experts());
-        let tokens = 8 * SEQ / worker.plan().data_ranks();
+        let tokens = 8 * SEQ / (worker.plan().data_ranks() * worker.plan().stream_parts());
         let rows = |expert: usize| match expert * ranks / experts.count == worker.rank() {
             true => (ranks - 1) * tokens,
             false => tokens,
@@ -420,8 +459,15 @@ fn all_tokens_may_go_to_one_rank() {
         (made.0, made.1)
     };
     let alone = on_ranks(&model, &ParallelConfig::default(), (1, 8), without_router).swap_remove(0);
-    for (experts, stage, count) in [(2, Stage::Ddp, 2), (4, Stage::Ddp, 4), (4, Stage::Zero3, 4)] {
-        let config = ParallelConfig { experts, stage, ..ParallelConfig::default() };
+    let base = ParallelConfig::default;
+    for (config, count) in [
+        (ParallelConfig { experts: 2, ..base() }, 2),
+        (ParallelConfig { experts: 4, ..base() }, 4),
+        (ParallelConfig { experts: 4, stage: Stage::Zero3, ..base() }, 4),
+        (folded_over_tensor(2), 2),
+        (folded_over_tensor(4), 4),
+    ] {
+        let experts = config.experts;
         let found = on_ranks(&model, &config, (count, 8), without_router).swap_remove(0);
         assert!((found.0 - alone.0).abs() < 1e-5 * alone.0, "{experts}: {} and {}", found.0, alone.0);
         for (name, values) in &found.1 {
@@ -510,6 +556,36 @@ fn layouts_and_optimizers_that_experts_do_not_go_with_are_refused() {
     let zero = ParallelConfig { stage: Stage::Zero1, shard: 2, ..experts(4) };
     let e = refused(zero, 4, OptimizerChoice::AdamW);
     assert!(e.contains("parallel.experts = 4 does not divide parallel.shard = 2"), "{e}");
+    for (config, ranks, words) in [
+        (
+            ParallelConfig { sequence: false, ..folded_over_tensor(2) },
+            2,
+            "experts_over = \"tensor\" with parallel.sequence = false",
+        ),
+        (folded_over_tensor(1), 2, "wanted a multiple of the 2 ranks that share a layer"),
+        (
+            ParallelConfig { context: 3, ..folded_over_context(4) },
+            6,
+            "parallel.experts = 4: wanted a multiple of the 3",
+        ),
+        (
+            folded_over_context(4),
+            2,
+            "parallel.experts = 4, of which 2 are data-parallel, does not divide data-parallel ranks = 1",
+        ),
+        (
+            ParallelConfig {
+                tensor: TensorConfig::Cube(CubeConfig { cube: 2 }),
+                sequence: false,
+                ..folded_over_tensor(8)
+            },
+            8,
+            "wanted a number of ranks for parallel.tensor",
+        ),
+    ] {
+        let e = refused(config, ranks, OptimizerChoice::AdamW);
+        assert!(e.contains(words), "{e}");
+    }
     let old = ParallelConfig { pipeline: 2, schedule: "pipedream-2bw".into(), ..experts(2) };
     let e = refused(old, 4, OptimizerChoice::AdamW);
     assert!(e.contains("\"pipedream-2bw\" lets stages step on their own"), "{e}");

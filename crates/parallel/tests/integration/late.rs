@@ -45,6 +45,7 @@ fn cases() -> Vec<Case> {
         case(2, ParallelConfig { experts: 2, ..alone.clone() }),
         case(4, ParallelConfig { experts: 2, ..data(Stage::Zero3, 4) }),
         case(4, ParallelConfig { experts: 2, ..tensor(true) }),
+        case(4, crate::experts::folded_over_tensor(4)),
     ]
 }
 

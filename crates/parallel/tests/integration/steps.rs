@@ -9,8 +9,8 @@ use bessemer_fixture::Repeated;
 use bessemer_mesh::Axis;
 use bessemer_optim::{OptimConfig, OptimizerChoice};
 use bessemer_parallel::{
-    ContextMethod, FillChoice, FillConfig, FillSupplier, Job, ParallelConfig, ParamGroups, Plan, Stage,
-    Worker,
+    ContextMethod, ExpertsOver, FillChoice, FillConfig, FillSupplier, Job, ParallelConfig, ParamGroups, Plan,
+    Stage, Worker,
 };
 use bessemer_program::{
     Action, CollectiveKind, GradientAdds, Hand, Message, NormGroup, Pass, Phase, StepChunk, StepNode, Stream,
@@ -82,12 +82,18 @@ pub(crate) fn layouts() -> Vec<Layout> {
         (layout.config.experts, layout.tied) = (2, false);
         Layout { name, ..layout }
     };
+    let folded = |name, layout: Layout| {
+        let mut layout = spread(name, layout);
+        (layout.config.experts, layout.config.experts_over) = (4, ExpertsOver::Tensor);
+        layout
+    };
     vec![
         spread("experts, ddp", data("", Stage::Ddp, 0, 4)),
         spread("experts, zero1", data("", Stage::Zero1, 0, 4)),
         spread("experts, zero2, one copy", data("", Stage::Zero2, 0, 2)),
         spread("experts, zero3 in copies", data("", Stage::Zero3, 2, 4)),
         spread("experts, tensor, sequence, zero2", tensor("", Stage::Zero2, true)),
+        folded("whole experts over tensor, zero2", tensor("", Stage::Zero2, true)),
         spread("experts, 1f1b, zero1", pipeline("", "1f1b", 2, 4)),
         spread("experts, zb-h1, zero1", pipeline("", "zb-h1", 2, 4)),
         spread("experts, zero3 in int8", int8("", data("", Stage::Zero3, 0, 2))),

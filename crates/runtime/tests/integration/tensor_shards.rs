@@ -115,7 +115,7 @@ fn shape(sharing: Sharing) -> Shape {
 /// The part of a model on a rank that shares layers so, if there is one.
 pub(crate) fn part(model: &Model, degree: usize, index: usize, sharing: Sharing) -> Option<TensorShard> {
     let mesh = sharing.mesh(degree);
-    let part = model.layer_shard(&mesh, model.shardings(), index).ok()?;
+    let part = model.layer_shard(&mesh, &[Axis::Expert], model.shardings(), index).ok()?;
     let ranks = mesh.degree(Axis::Context);
     let exchange = exchange_problem(mesh.degree(Axis::ContextHeads), part.model.heads, part.model.kv_heads);
     let problem = sharing.context().filter(|_| exchange.is_none()).and_then(|context| {
@@ -539,7 +539,7 @@ fn what_a_portion_cannot_do_is_refused() {
         let found = format!("found {} of {}; set train.micro_batch = 1", shape.sequences, shape.seq);
         assert!(message(cut.map(drop)).contains(&found));
     }
-    let three = model.layer_shard(&EXCHANGED.mesh(3), model.shardings(), 0).unwrap();
+    let three = model.layer_shard(&EXCHANGED.mesh(3), &[Axis::Expert], model.shardings(), 0).unwrap();
     let shape = Shape { seq: 15, ..SHAPE };
     let cut = Decoder::of_tensor_shard(&mut b, &three, EXCHANGED.stream, shape, config.clone(), None);
     let refused = message(cut.map(drop));

@@ -73,7 +73,7 @@ pub(super) fn run(args: &ProgramSimulateArgs, as_json: bool) -> Result<(), Failu
 /// Rates of a rank by which shadows are chosen: those of products, and of an exchange between the ranks that have all experts.
 fn rates(machine: &Machine, efficiency: Efficiency, plan: &Plan) -> ShadowRates {
     let mut costs = MachineCosts::new(machine, efficiency, plan.ranks());
-    let ranks = plan.mesh.group(0, &[Axis::Expert]);
+    let ranks = plan.mesh.group(0, plan.expert_axes);
     let medium = costs.medium(&ranks);
     let exchange = Traffic::even(CollectiveKind::AllToAll, EXCHANGED, ranks.len());
     let (label, progress) = (Axis::Expert.name().to_owned(), Progress::Thread);
