@@ -85,3 +85,106 @@ pub(crate) fn marked(encoder: &ChatEncoder, chat: &Chat, answers: Answers) -> St
     }
     String::from_utf8(text).unwrap()
 }
+
+/// Numbers of a linear congruential generator.
+pub(crate) struct Draw(pub(crate) u64);
+
+impl Draw {
+    fn below(&mut self, most: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % most
+    }
+
+    /// A text of words, white space, roles, code of templates and, if wanted, special tokens.
+    fn text(&mut self, specials: &[&str]) -> String {
+        const PIECES: [&str; 40] = [
+            " ",
+            " ",
+            " ",
+            "  ",
+            "\n",
+            "\n\n",
+            "\t",
+            "a",
+            "the",
+            " answer",
+            " is",
+            "42",
+            " 1234567",
+            "é",
+            "日本",
+            "\u{1f600}",
+            "e\u{301}",
+            ".",
+            ",",
+            "!?",
+            "'s",
+            "don't",
+            "<",
+            ">",
+            "|",
+            "[",
+            "]",
+            "user",
+            "assistant\n",
+            "system",
+            "{{ messages }}",
+            "{% generation %}",
+            "{% endgeneration %}",
+            "{# x #}",
+            "<think>",
+            "</think>",
+            "<tool_call>",
+            "\\u003c",
+            "\u{e000}",
+            "\u{f0000}",
+        ];
+        let mut text = String::new();
+        for _ in 0..1 + self.below(12) {
+            match specials.is_empty() || self.below(5) > 0 {
+                true => text.push_str(PIECES[self.below(PIECES.len())]),
+                false => {
+                    let token = specials[self.below(specials.len())];
+                    // Also in part.
+                    let (begin, end) =
+                        (self.below(4).saturating_sub(2), token.len() - self.below(4).saturating_sub(2));
+                    text.push_str(&token[begin..end]);
+                }
+            }
+        }
+        if text.trim().is_empty() {
+            text.push('x');
+        }
+        text
+    }
+
+    /// A chat as a row.
+    pub(crate) fn chat(&mut self, specials: &[&str], with_tools: bool) -> Value {
+        let mut messages = Vec::new();
+        if self.below(2) == 0 {
+            messages.push(json!({"role": "system", "content": self.text(specials)}));
+        }
+        let tools = with_tools && self.below(4) == 0;
+        for _ in 0..1 + self.below(4) {
+            messages.push(json!({"role": "user", "content": self.text(specials)}));
+            if tools && self.below(2) == 0 {
+                let call = json!({"type": "function", "function": {"name": "f", "arguments": {"x": self.text(specials), "n": self.below(9)}}});
+                let calls = vec![call; 1 + self.below(2)];
+                let content = if self.below(2) == 0 { String::new() } else { self.text(specials) };
+                let results = calls.len();
+                messages.push(json!({"role": "assistant", "content": content, "tool_calls": calls}));
+                for _ in 0..results {
+                    messages.push(json!({"role": "tool", "content": self.text(specials)}));
+                }
+            }
+            messages.push(json!({"role": "assistant", "content": self.text(specials)}));
+        }
+        match tools {
+            true => {
+                let parameters = json!({"type": "object", "properties": {"x": {"type": "string", "description": self.text(specials)}}});
+                json!({"messages": messages, "tools": [{"type": "function", "function": {"name": "f", "parameters": parameters}}]})
+            }
+            false => json!({ "messages": messages }),
+        }
+    }
+}

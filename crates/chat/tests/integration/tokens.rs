@@ -1,7 +1,9 @@
 //! Tokens of chats: which are scored, which text is data, answers without the tag `generation`, lengths.
 
-use crate::common::{chat, marked, of_source, shipped, tokenizer_json};
+use crate::common::{Draw, chat, marked, of_source, shipped, tokenizer_json};
+use bessemer_chat::rows::read_row;
 use bessemer_chat::{Answers, Chat, ChatEncoder, ChatTemplate, SHIPPED, TokenNames};
+use bessemer_test_tier as tier;
 use bessemer_tokenizer::Tokenizer;
 use serde_json::json;
 use std::sync::Arc;
@@ -192,6 +194,32 @@ fn answers_without_the_tag_are_found_by_prefixes() {
         "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}",
     );
     assert_eq!(marked(&plain, &chat(&[("u", "a"), ("a", "b")]), Answers::All), "user: a\nassistant:« b\n»");
+}
+
+/// Our templates without their tags: two ways to the same answers, on chats that spell special tokens and code of templates.
+#[test]
+fn prefixes_find_what_the_tag_marks() {
+    for (seed, one) in SHIPPED.iter().enumerate() {
+        let marked = shipped(one.name);
+        let source = one.source.replace("endgeneration", "endif").replace("generation", "if true");
+        // The header for prompts keeps its name.
+        let source = source.replace("add_if true_prompt", "add_generation_prompt");
+        let names = marked.template().tokens().clone();
+        let template = ChatTemplate::new(one.name, &source, names).unwrap();
+        let prefixes = ChatEncoder::new(template, crate::common::tokenizer(one.name)).unwrap();
+        assert!(!prefixes.template().marks_answers());
+        let mut draw = Draw(seed as u64 + 100);
+        let with_tools = ["chatml", "qwen", "llama-3"].contains(&one.name);
+        for i in 0..tier::either(50, 2_000) {
+            let row = draw.chat(if i % 2 == 0 { &[] } else { one.tokens }, with_tools);
+            let (_, chat) = read_row(row.to_string().as_bytes()).unwrap();
+            for answers in [Answers::All, Answers::Last] {
+                let wanted = marked.encode(&chat, answers).unwrap();
+                let found = prefixes.encode(&chat, answers).unwrap_or_else(|e| panic!("{row}: {e}"));
+                assert_eq!(found, wanted, "{}: {row}", one.name);
+            }
+        }
+    }
 }
 
 #[test]
