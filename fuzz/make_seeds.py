@@ -53,6 +53,10 @@ put("url", "urls", "example.co.uk casino free\nhttps://user@www.Example.co.uk:80
 LINES = '{"text": "A first document, long enough.", "id": 1}\n{"text": null}\nno JSON\n{"text": "\\u00e9\\ud83d\\ude00"}\n'
 put("jsonl", "plain", b"\0" + LINES.encode())
 put("jsonl", "gzip", b"\1" + gzip.compress(LINES.encode(), mtime=0) + gzip.compress(LINES.encode(), mtime=0))
+CALL = '{"type": "function", "function": {"name": "f", "arguments": "{\\"x\\": 1}"}}'
+put("chat_rows", "openai", '{"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": [{"type": "text", "text": "<|im_end|>"}]}, {"role": "assistant", "content": null, "tool_calls": [' + CALL + ']}, {"role": "tool", "content": "r"}, {"role": "assistant", "content": "a", "weight": 1}], "tools": [{"name": "f"}]}\n')
+put("chat_rows", "sharegpt", '{"system": "s", "conversations": [{"from": "human", "value": "<|im_"}, {"from": "gpt", "value": "end|>"}]}\n')
+put("chat_rows", "others", '{"instruction": "a", "input": "b", "output": "c", "history": [["d", "e"]]}\n\n{"prompt": "|im_end|>", "completion": "{{ x }}"}\n{"text": 1}\n')
 put("judge_texts", "items", b"\0" + b'{"id": "a", "prompt": "p", "texts": {"one": "x", "two": {"text": "y", "log_probability": -1.5}}}\n')
 put("judge_texts", "sheet", b"\1" + b'task,prompt,left,right,choice\n0:1:0,,y,x,left\n1:0:1,"a ""b""",u,v,\n')
 put("serve_request", "completion", b"\0" + b'{"prompt": ["the ", "fox"], "max_tokens": 3, "logprobs": 2, "echo": true, "n": 2, "stop": ["."], "logit_bias": {"5": -1}}')

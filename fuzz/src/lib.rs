@@ -34,6 +34,7 @@ macro_rules! targets {
 
 targets! {
     audio: ["crates/media/tests/golden"],
+    chat_rows: [],
     corpus_files: [],
     corpus_sources: [],
     evaluation_set: [],

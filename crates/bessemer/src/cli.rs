@@ -1,5 +1,6 @@
 //! The command line, as clap sees it.
 
+mod chat;
 mod checkpoint;
 mod cluster;
 mod corpus;
@@ -24,6 +25,7 @@ mod suggest;
 mod supervise;
 mod waiting;
 
+pub(crate) use chat::{ChatCommand, ChatShowArgs, ScoredAnswers};
 pub(crate) use checkpoint::{
     CheckpointCommand, CheckpointExportArgs, CheckpointPlanArgs, ExportFormat, ExportedDType, GenerateArgs,
     PlaceArgs, ReshardArgs, RunArgs,
@@ -209,6 +211,9 @@ pub(crate) enum Command {
     /// Train, inspect and apply tokenizers.
     #[command(subcommand)]
     Tokenizer(TokenizerCommand),
+    /// Chats as tokens: templates, and what is scored.
+    #[command(subcommand)]
+    Chat(ChatCommand),
     /// Train, or resume training, on shards that exist.
     ///
     /// The run directory must contain corpus, tokenizer and shards: `bessemer run` makes them.

@@ -8,7 +8,7 @@ use std::fmt::Write;
 /// Verbs as `bessemer --help` lists them.
 const GROUPS: [(&str, &[&str]); 7] = [
     ("Start", &["init", "run", "recipes"]),
-    ("Data", &["corpus", "tokenizer"]),
+    ("Data", &["corpus", "tokenizer", "chat"]),
     ("Train", &["train", "supervise", "checkpoint", "runs", "compare", "report"]),
     ("Evaluate", &["eval", "metric", "judge"]),
     ("Serve", &["generate", "serve"]),

@@ -112,6 +112,7 @@ fn dispatch(cli: &Cli, console: &mut Console) -> Result<(), Failure> {
         Command::Run(recipe) => commands::run::run(recipe, cli.output.json, console),
         Command::Corpus(command) => commands::corpus::run(command, cli.output.json, console),
         Command::Tokenizer(command) => commands::tokenizer::run(command, cli.output.json, console),
+        Command::Chat(command) => commands::chat::run(command, cli.output.json, console),
         Command::Train(recipe) => commands::run::train(recipe, cli.output.json, console),
         Command::Supervise(args) => commands::supervise::run(args, cli.output.json, console),
         Command::Eval(args) => commands::eval::run(args, cli.output.json, console),

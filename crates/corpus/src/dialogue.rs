@@ -3,6 +3,7 @@
 //! Two formats of chats are read, distinguished by the keys of a turn: ShareGPT (`from`, `value`) and OpenAI messages (`role`, `content`,
 //! where the content is a string or a list of parts, of which those with text are taken).
 
+use bessemer_chat::Role;
 use bessemer_corpus_config::DialogueConfig;
 use serde_json::Value as Json;
 
@@ -11,12 +12,11 @@ pub(crate) const FIELDS: [&str; 2] = ["messages", "conversations"];
 
 /// Mark of a role; none for an unknown one.
 fn mark<'c>(config: &'c DialogueConfig, role: &str) -> Option<&'c str> {
-    Some(match role {
-        "system" | "developer" => &config.system,
-        "user" | "human" | "prompter" => &config.user,
-        "assistant" | "gpt" | "chatgpt" | "model" | "bot" => &config.assistant,
-        "tool" | "function" | "observation" => &config.tool,
-        _ => return None,
+    Some(match Role::from_name(role)? {
+        Role::System => &config.system,
+        Role::User => &config.user,
+        Role::Assistant => &config.assistant,
+        Role::Tool => &config.tool,
     })
 }
 

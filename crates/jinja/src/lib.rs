@@ -52,9 +52,31 @@ const NAME: &str = "template";
 /// Name of the function that checks variables.
 const CHECK: &str = "__check_variables";
 
+/// Variable that is printed where the body of the tag `generation` begins ([`BoundedTemplate::with_answer_marks`]).
+pub const ANSWER_BEGIN: &str = "__answer_begin";
+/// Variable that is printed where it ends.
+pub const ANSWER_END: &str = "__answer_end";
+
 /// Names that are written into templates, and that those may not contain.
-const RESERVED: [&str; 6] =
-    [CHECK, filters::FORMAT, filters::JOIN, growth::REPEATED, growth::BOUNDED, growth::SLICED];
+const RESERVED: [&str; 8] = [
+    CHECK,
+    ANSWER_BEGIN,
+    ANSWER_END,
+    filters::FORMAT,
+    filters::JOIN,
+    growth::REPEATED,
+    growth::BOUNDED,
+    growth::SLICED,
+];
+
+/// Treatment of the tag `generation` of Transformers, which marks the answers of a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum AnswerTag {
+    /// Its body is rendered as it is.
+    Ignored,
+    /// The variables [`ANSWER_BEGIN`] and [`ANSWER_END`] are printed around its body.
+    Marked,
+}
 
 /// How a kind of templates treats white space around tags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,6 +113,7 @@ pub struct BoundedTemplate {
     environment: Environment<'static>,
     /// Without statements nothing nests deeper than the template is long.
     has_statements: bool,
+    has_answer_tag: bool,
 }
 
 impl std::fmt::Debug for BoundedTemplate {
@@ -104,14 +127,40 @@ impl BoundedTemplate {
     ///
     /// # Errors
     /// A limit or the syntax.
-    pub fn new(mut environment: Environment<'static>, source: &str) -> Result<BoundedTemplate, Error> {
-        let checked = check(source, environment.syntax())?;
+    pub fn new(environment: Environment<'static>, source: &str) -> Result<BoundedTemplate, Error> {
+        BoundedTemplate::read(environment, source, AnswerTag::Ignored)
+    }
+
+    /// Reads a template in which the tag `generation` prints the variables [`ANSWER_BEGIN`] and [`ANSWER_END`] of the context around
+    /// its body. White space around the tag is treated as without them.
+    ///
+    /// # Errors
+    /// Errors of [`BoundedTemplate::new`].
+    pub fn with_answer_marks(
+        environment: Environment<'static>,
+        source: &str,
+    ) -> Result<BoundedTemplate, Error> {
+        BoundedTemplate::read(environment, source, AnswerTag::Marked)
+    }
+
+    fn read(
+        mut environment: Environment<'static>,
+        source: &str,
+        answer_tag: AnswerTag,
+    ) -> Result<BoundedTemplate, Error> {
+        let checked = check(source, environment.syntax(), answer_tag)?;
         let environment = on_own_stack(move || {
             let source = growth::with_bounds(&checked.source, NAME, environment.syntax())?;
             environment.add_template_owned(NAME, source)?;
             Ok(environment)
         })?;
-        Ok(BoundedTemplate { environment, has_statements: checked.has_statements })
+        let Checked { has_statements, has_answer_tag, .. } = checked;
+        Ok(BoundedTemplate { environment, has_statements, has_answer_tag })
+    }
+
+    /// Whether the template contains the tag `generation`.
+    pub fn has_answer_tag(&self) -> bool {
+        self.has_answer_tag
     }
 
     /// The text of the template for a context.
@@ -130,7 +179,8 @@ impl BoundedTemplate {
     pub fn undeclared(&self) -> Result<BTreeSet<String>, Error> {
         on_own_stack(|| {
             let template = self.environment.get_template(NAME)?;
-            Ok(template.undeclared_variables(false).into_iter().filter(|name| name != CHECK).collect())
+            let names = template.undeclared_variables(false).into_iter();
+            Ok(names.filter(|name| !RESERVED.contains(&name.as_str())).collect())
         })
     }
 }
@@ -139,6 +189,7 @@ impl BoundedTemplate {
 struct Checked {
     source: String,
     has_statements: bool,
+    has_answer_tag: bool,
 }
 
 fn limit(what: String) -> Error {
@@ -146,7 +197,7 @@ fn limit(what: String) -> Error {
 }
 
 /// Counts the tokens of a template before it is parsed, with the lexer of the parser, and writes checks of variables into it.
-fn check(source: &str, syntax: &SyntaxConfig) -> Result<Checked, Error> {
+fn check(source: &str, syntax: &SyntaxConfig, answer_tag: AnswerTag) -> Result<Checked, Error> {
     if source.len() > MOST_BYTES {
         return Err(limit(format!(
             "wanted a template of at most {MOST_BYTES} bytes, found {}",
@@ -155,6 +206,7 @@ fn check(source: &str, syntax: &SyntaxConfig) -> Result<Checked, Error> {
     }
     let (mut checked, mut copied) = (String::with_capacity(source.len()), 0);
     let (mut in_tag, mut branches, mut has_statements, mut begins) = (0, 0, false, false);
+    let mut has_answer_tag = false;
     // Tokens of the tag that is read, if it may bind variables, and variables of blocks that end with `endset`.
     let (mut tag, mut blocks): (Vec<Token<'_>>, Vec<Vec<&str>>) = (Vec::new(), Vec::new());
     for token in tokenize(source, false, syntax.clone()) {
@@ -176,7 +228,13 @@ fn check(source: &str, syntax: &SyntaxConfig) -> Result<Checked, Error> {
                     }
                     _ => bound_names(&tag),
                 };
-                if !names.is_empty() {
+                let begins_answer = answer_tag == AnswerTag::Marked
+                    && matches!(tag.first(), Some(Token::Ident("generation")));
+                let added = match begins_answer {
+                    true => format!("{{{{ {ANSWER_BEGIN} }}}}{{% if true %}}"),
+                    false => format!("{{% if {CHECK}({}) %}}", names.join(", ")),
+                };
+                if begins_answer || !names.is_empty() {
                     let end = span.end_offset as usize;
                     let written = source.get(copied..end).unwrap_or_default();
                     // White space behind the tag is treated as before.
@@ -185,18 +243,24 @@ fn check(source: &str, syntax: &SyntaxConfig) -> Result<Checked, Error> {
                         _ => String::new(),
                     };
                     checked.push_str(written);
-                    checked
-                        .push_str(&format!("{{% if {CHECK}({}) %}}{{% endif {trims}%}}", names.join(", ")));
+                    checked.push_str(&format!("{added}{{% endif {trims}%}}"));
                     copied = end;
                 }
                 tag.clear();
             }
             Token::Ident("elif") if first => branches += 1,
-            // Their body is rendered as it is.
+            // They become a condition that holds; the sign before the keyword, and the one after it, keep their places.
             Token::Ident(name @ ("generation" | "endgeneration")) if first => {
                 let (begin, end) = (span.start_offset as usize, span.end_offset as usize);
                 checked.push_str(source.get(copied..begin).unwrap_or_default());
-                checked.push_str(if *name == "generation" { "if true" } else { "endif" });
+                checked.push_str(&match (*name, answer_tag) {
+                    ("generation", _) => "if true".to_owned(),
+                    (_, AnswerTag::Ignored) => "endif".to_owned(),
+                    (_, AnswerTag::Marked) => {
+                        format!("if true %}}{{% endif %}}{{{{ {ANSWER_END} }}}}{{% endif")
+                    }
+                });
+                has_answer_tag = true;
                 copied = end;
             }
             Token::Ident(name) if RESERVED.contains(name) => {
@@ -219,7 +283,7 @@ fn check(source: &str, syntax: &SyntaxConfig) -> Result<Checked, Error> {
         return Err(limit(format!("wanted at most {MOST_BRANCHES} branches of elif, found {branches}")));
     }
     checked.push_str(source.get(copied..).unwrap_or_default());
-    Ok(Checked { source: checked, has_statements })
+    Ok(Checked { source: checked, has_statements, has_answer_tag })
 }
 
 /// Runs `work` on a thread with the stack of this crate.

@@ -28,11 +28,13 @@ pub struct AddedToken {
 }
 
 /// Added tokens that an encoding recognises.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Recognised {
+#[derive(Clone, Copy)]
+pub(crate) enum Recognised<'a> {
     /// Added tokens that are text: without the flag `special`.
     Text,
     All,
+    /// Tokens that are text, and special ones whose bytes pass.
+    Placed(&'a dyn Fn(Range<usize>) -> bool),
 }
 
 /// A piece of a text.
@@ -87,15 +89,15 @@ impl AddedTokens {
     }
 
     /// Whether there is a token to recognise.
-    pub(crate) fn any(&self, recognised: Recognised) -> bool {
+    pub(crate) fn any(&self, recognised: Recognised<'_>) -> bool {
         match recognised {
             Recognised::Text => self.has_text,
-            Recognised::All => !self.tokens.is_empty(),
+            Recognised::All | Recognised::Placed(_) => !self.tokens.is_empty(),
         }
     }
 
     /// The pieces of a text, in order.
-    pub(crate) fn segments(&self, text: &[u8], recognised: Recognised) -> Vec<Segment> {
+    pub(crate) fn segments(&self, text: &[u8], recognised: Recognised<'_>) -> Vec<Segment> {
         let [first, second] = &self.phases;
         let mut segments = Vec::new();
         self.split(first, text, 0, recognised, &mut segments);
@@ -124,18 +126,24 @@ impl AddedTokens {
         lists: &ByFirstByte,
         text: &[u8],
         offset: usize,
-        recognised: Recognised,
+        recognised: Recognised<'_>,
         out: &mut Vec<Segment>,
     ) {
         let mut push = |range: Range<usize>, id| {
             out.push(Segment { range: range.start + offset..range.end + offset, id });
         };
         let (mut done, mut at) = (0, 0);
-        while let Some((found, token)) = self.find(lists, text, at) {
+        let may_be = |at: usize, token: &AddedToken| match recognised {
+            Recognised::Placed(allowed) if token.special => {
+                allowed(offset + at..offset + at + token.content.len())
+            }
+            _ => true,
+        };
+        while let Some((found, token)) = self.find(lists, text, at, &may_be) {
             let (mut start, mut end) = (found, found + token.content.len());
             // A match that does not count is used up all the same.
             at = end;
-            if token.special && recognised == Recognised::Text {
+            if token.special && matches!(recognised, Recognised::Text) {
                 continue;
             }
             if token.single_word
@@ -161,16 +169,23 @@ impl AddedTokens {
         }
     }
 
-    /// The next match at or after `from`.
-    fn find(&self, lists: &ByFirstByte, text: &[u8], from: usize) -> Option<(usize, &AddedToken)> {
+    /// The next match at or after `from` that may be the token there.
+    fn find(
+        &self,
+        lists: &ByFirstByte,
+        text: &[u8],
+        from: usize,
+        may_be: &dyn Fn(usize, &AddedToken) -> bool,
+    ) -> Option<(usize, &AddedToken)> {
         if lists.0.is_empty() {
             return None;
         }
         (from..text.len()).find_map(|at| {
             let candidates = &lists.0[usize::from(text[at])];
+            let mut tokens = candidates.iter().map(|&i| &self.tokens[i]);
             let hit =
-                candidates.iter().find(|&&i| text[at..].starts_with(self.tokens[i].content.as_bytes()))?;
-            Some((at, &self.tokens[*hit]))
+                tokens.find(|token| text[at..].starts_with(token.content.as_bytes()) && may_be(at, token))?;
+            Some((at, hit))
         })
     }
 
@@ -234,7 +249,7 @@ mod tests {
     }
 
     /// Pieces as text, tokens in brackets with their id.
-    fn split(tokens: Vec<AddedToken>, text: &str, recognised: Recognised) -> String {
+    fn split(tokens: Vec<AddedToken>, text: &str, recognised: Recognised<'_>) -> String {
         let segments = AddedTokens::new(tokens).segments(text.as_bytes(), recognised);
         let spelled = |segment: &Segment| match segment.id {
             Some(id) => format!("[{id}{}]", &text[segment.range.clone()]),
@@ -266,5 +281,17 @@ mod tests {
         let special = AddedToken { special: true, ..token("<s>x", 9) };
         assert_eq!(split(vec![special.clone(), token("x", 10)], "<s>x x", Recognised::Text), "(<s>x )[10x]");
         assert_eq!(split(vec![special, token("x", 10)], "<s>x x", Recognised::All), "[9<s>x]( )[10x]");
+    }
+
+    #[test]
+    fn a_special_token_that_may_not_be_where_it_is_hides_no_other() {
+        let special = |content: &str, id| AddedToken { special: true, ..token(content, id) };
+        let tokens = vec![special("<a><b>", 0), special("<b>", 1), special("<a>", 2), token("<c>", 3)];
+        // The first three bytes are of a user.
+        let placed = |range: Range<usize>| range.start >= 3;
+        let found = split(tokens.clone(), "<a><b><c><a><b>", Recognised::Placed(&placed));
+        assert_eq!(found, "(<a>)[1<b>][3<c>][0<a><b>]");
+        let none = split(tokens, "<a><b><c>", Recognised::Placed(&|_| false));
+        assert_eq!(none, "(<a><b>)[3<c>]");
     }
 }

@@ -41,5 +41,5 @@ pub use error::{Result, TokenizerError};
 pub use gguf::GgufVocabulary;
 pub use pretokenize::Pretokenizer;
 pub use scratch::Scratch;
-pub use tokenizer::Tokenizer;
+pub use tokenizer::{PlacedTokens, Tokenizer};
 pub use trainer::{Trainer, TrainingProgress};

@@ -8,6 +8,7 @@ use crate::config::TokenizerKind;
 use crate::error::{Result, TokenizerError};
 use crate::pretokenize::Pretokenizer;
 use crate::scratch::Scratch;
+use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 /// How text becomes ids.
@@ -28,6 +29,15 @@ pub(crate) struct Parts {
     pub(crate) added: Vec<AddedToken>,
     /// Kept for other readers of the file; never applied here.
     pub(crate) post_processor: serde_json::Value,
+}
+
+/// Tokens of a text with their places ([`Tokenizer::encode_placed`]).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PlacedTokens {
+    /// Ids.
+    pub ids: Vec<u32>,
+    /// Where the text of each token ends, in bytes; it begins where that of the one before ends.
+    pub ends: Vec<usize>,
 }
 
 /// A trained tokenizer. Immutable, `Send` and `Sync`: share one among threads.
@@ -183,7 +193,7 @@ impl Tokenizer {
         &self,
         scratch: &mut Scratch,
         text: &[u8],
-        recognised: Recognised,
+        recognised: Recognised<'_>,
         out: &mut Vec<u32>,
     ) -> Result<()> {
         if !self.added.any(recognised) {
@@ -221,6 +231,38 @@ impl Tokenizer {
         let done = self.encode_recognising(&mut scratch, text, Recognised::All, &mut out);
         self.return_scratch(scratch);
         done.map(|()| out)
+    }
+
+    /// Ids of `text` with their places. Special tokens are recognised where they are spelled out and `allowed` is true for their bytes; added
+    /// tokens that are not special wherever they are spelled out. Pairs merge over all text between recognised tokens.
+    ///
+    /// # Errors
+    /// As [`encode`](Self::encode).
+    pub fn encode_placed(&self, text: &[u8], allowed: &dyn Fn(Range<usize>) -> bool) -> Result<PlacedTokens> {
+        let mut scratch = self.borrow_scratch();
+        let mut placed = PlacedTokens::default();
+        let mut done = Ok(());
+        for segment in self.added.segments(text, Recognised::Placed(allowed)) {
+            match segment.id {
+                Some(id) => {
+                    placed.ids.push(id);
+                    placed.ends.push(segment.range.end);
+                }
+                None => {
+                    done = self.encode_text(&mut scratch, &text[segment.range.clone()], &mut placed.ids);
+                    let mut end = segment.range.start;
+                    for &id in &placed.ids[placed.ends.len()..] {
+                        end += self.token_bytes(id).map_or(0, <[u8]>::len);
+                        placed.ends.push(end);
+                    }
+                    if done.is_err() {
+                        break;
+                    }
+                }
+            }
+        }
+        self.return_scratch(scratch);
+        done.map(|()| placed)
     }
 
     /// Ids of each text, on up to `threads` threads that live for this call. The result does not depend on them.

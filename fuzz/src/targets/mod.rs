@@ -1,6 +1,7 @@
 //! One file a target.
 
 pub mod audio;
+pub mod chat_rows;
 pub mod corpus_files;
 pub mod corpus_sources;
 pub mod evaluation_set;

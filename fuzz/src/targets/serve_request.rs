@@ -33,7 +33,7 @@ pub fn run(data: &[u8]) {
         1 => model().conversation(body, 0),
         _ => {
             if let Ok(text) = std::str::from_utf8(body) {
-                let _ = ChatTemplate::of_tokenizer_config(text);
+                let _ = ChatTemplate::of_tokenizer_config(text, &model().tokenizer);
             }
             return;
         }

@@ -265,6 +265,36 @@ const EXAMPLES: &[(&str, &[Example])] = &[
         ],
     ),
     (
+        "chat",
+        &[
+            (
+                "bessemer chat show chats.jsonl --template models/my-chat",
+                "see what a model learns from chats",
+            ),
+            (
+                "bessemer chat show chats.jsonl --template chatml --tokenizer runs/my --count",
+                "count tokens, and those that are scored",
+            ),
+        ],
+    ),
+    (
+        "chat show",
+        &[
+            (
+                "bessemer chat show chats.jsonl --template models/my-chat",
+                "use chat_template and tokenizer of a model",
+            ),
+            (
+                "bessemer chat show chats.json --template chatml --tokenizer tokenizer.json",
+                "use a template of this program",
+            ),
+            (
+                "bessemer chat show chats.jsonl --template models/my-chat --answers last",
+                "score the last answer alone",
+            ),
+        ],
+    ),
+    (
         "tokenizer",
         &[
             ("bessemer tokenizer train my.toml", "train the tokenizer of a recipe"),

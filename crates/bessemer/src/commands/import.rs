@@ -1,5 +1,6 @@
 //! `bessemer checkpoint import`: a run directory from a Hugging Face model directory.
 
+use crate::commands::chat_template;
 use crate::commands::saved_model::load_tokenizer;
 use crate::console::{Console, print};
 use crate::failure::Failure;
@@ -34,6 +35,10 @@ pub(crate) fn run(from: &Path, out: &Path, console: &mut Console) -> Result<(), 
             None
         }
     };
+    let templates = chat_template::files_of(&RunDir::new(from)).unwrap_or_else(|e| {
+        console.say(&format!("note: chats will have no template: {}", e.message));
+        Vec::new()
+    });
     let fingerprint = tokenizer.as_ref().map(Tokenizer::fingerprint).unwrap_or_default();
     let architecture = model.model().clone();
     let state = TrainState {
@@ -61,6 +66,9 @@ pub(crate) fn run(from: &Path, out: &Path, console: &mut Console) -> Result<(), 
     let dir = &unfinished.dir;
     if let Some(tokenizer) = &tokenizer {
         tokenizer.save_in(dir, TOKENIZER)?;
+        for (name, text) in templates {
+            dir.write(name, text.as_bytes())?;
+        }
     }
     let saved = checkpoints_in(dir).save(SaveRequest {
         step: 0,

@@ -1,5 +1,7 @@
 //! One verb a file.
 
+pub(crate) mod chat;
+mod chat_template;
 pub(crate) mod checkpoint;
 pub(crate) mod cluster;
 pub(crate) mod compare;

@@ -1,6 +1,7 @@
 //! `bessemer serve`: a checkpoint behind an HTTP interface.
 
 use crate::cli::ServeArgs;
+use crate::commands::chat_template;
 use crate::commands::expert_ranks::{ModelUse, with_decoder};
 use crate::commands::key_file;
 use crate::commands::saved_model::SavedModel;
@@ -8,7 +9,6 @@ use crate::console::{Console, print};
 use crate::failure::Failure;
 use crate::run_dir::RunDir;
 use crate::signals;
-use bessemer_durable::TextReader;
 use bessemer_http::{Access, Server};
 use bessemer_runtime::{Cache, CacheShape};
 use bessemer_serve::chat::ChatTemplate;
@@ -18,7 +18,6 @@ use bessemer_tensor::Backend;
 use bessemer_units::Bytes;
 use serde_json::json;
 use std::env::VarError;
-use std::io::Read;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -26,8 +25,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 const MORE_CONNECTIONS: usize = 64;
 /// Variable of the environment with the key that clients must send.
 const KEY_VARIABLE: &str = "BESSEMER_API_KEY";
-/// Largest tokenizer_config.json, bytes.
-const LARGEST_CONFIG: u64 = 4 << 20;
 
 pub(crate) fn run(args: &ServeArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
     let drain = Duration::from_secs(args.drain);
@@ -65,7 +62,10 @@ pub(crate) fn run(args: &ServeArgs, as_json: bool, console: &mut Console) -> Res
             name: args.name.clone().unwrap_or_else(|| run.name()),
             tokenizer: Arc::clone(&saved.tokenizer),
             context: capacity,
-            chat: chat_template(&run)?,
+            chat: match chat_template::of_directory(&run)? {
+                Some(template) => ChatTemplate::new(template, &saved.tokenizer).map_err(Failure::new)?,
+                None => ChatTemplate::plain(),
+            },
             created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
         };
         let address = server.address();
@@ -103,21 +103,4 @@ fn access_key(args: &ServeArgs) -> Result<Option<AccessKey>, Failure> {
         (None, Err(e)) => return Err(Failure::new(format!("{KEY_VARIABLE}: {e}"))),
     };
     AccessKey::new(&key).map(Some).map_err(|e| Failure::new(format!("{place}: {e}")))
-}
-
-/// The template of conversations in the model's directory, if there is one.
-fn chat_template(run: &RunDir) -> Result<ChatTemplate, Failure> {
-    const NAME: &str = "tokenizer_config.json";
-    let path = run.root().join(NAME);
-    let mut text = String::new();
-    let read = run
-        .handle()?
-        .open_file(NAME)
-        .and_then(|file| TextReader::buffered(file).take(LARGEST_CONFIG).read_to_string(&mut text));
-    match read {
-        Ok(_) => ChatTemplate::of_tokenizer_config(&text)
-            .map_err(|e| Failure::new(format!("{}: {e}", path.display()))),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(ChatTemplate::plain()),
-        Err(e) => Err(Failure::new(format!("{}: {e}", path.display()))),
-    }
 }

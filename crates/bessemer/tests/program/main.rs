@@ -13,6 +13,7 @@ mod auto;
 mod bad_input;
 mod browser;
 mod cargo_source;
+mod chat;
 mod checkpoints;
 mod cli;
 mod cluster;

@@ -247,3 +247,52 @@ fn names_that_a_template_reads() {
     let messages = vec![json!({"role": "user", "content": "hello"}); 2000];
     assert_eq!(template.render(Value::from(Serde(json!({ "messages": messages })))).unwrap(), "2000");
 }
+
+/// The text with marks, and without; `None` for a template without the tag.
+fn marked(source: &str) -> Option<(String, String)> {
+    let trims = WhiteSpace { trim_statements: true, keep_last_line_break: false };
+    let template = BoundedTemplate::with_answer_marks(environment(trims), source).unwrap();
+    let context = |begin: &str, end: &str| {
+        let all = json!({"x": "a", "list": [1, 2], "__answer_begin": begin, "__answer_end": end});
+        Value::from(Serde(all))
+    };
+    let text = template.render(context("<", ">")).unwrap();
+    let plain = BoundedTemplate::new(environment(trims), source).unwrap().render(context("", "")).unwrap();
+    assert_eq!(template.render(context("", "")).unwrap(), plain, "{source}");
+    assert_eq!(
+        template.undeclared().unwrap(),
+        BoundedTemplate::new(environment(trims), source).unwrap().undeclared().unwrap()
+    );
+    template.has_answer_tag().then_some((text, plain))
+}
+
+/// Right: what Jinja2 3.1 renders with the tag of Transformers 5 around the same bodies.
+#[test]
+fn marks_of_answers_keep_white_space() {
+    for (source, wanted) in [
+        ("p {% generation %}{{ x }}{% endgeneration %} q", "p <a> q"),
+        ("p {%- generation -%} {{ x }} {%- endgeneration -%} q", "p<a>q"),
+        ("p {%- generation %} {{ x }} {% endgeneration -%} q", "p< a >q"),
+        ("p\n  {% generation %}\n{{ x }}\n  {% endgeneration %}\nq", "p\n<a\n>q"),
+        ("{% for i in list %}\n{% generation %}{{ i }}{% endgeneration %}\n{% endfor %}", "<1><2>"),
+        ("{% macro f(y) %}{% generation %}{{ y }}{% endgeneration %}{% endmacro %}-{{ f(x) }}-", "-<a>-"),
+        ("{% if x %}{% generation %}\n\n b{% endgeneration %}{% endif %}", "<\n b>"),
+    ] {
+        let (text, plain) = marked(source).unwrap();
+        assert_eq!(text, wanted, "{source:?}");
+        assert_eq!(plain, wanted.replace(['<', '>'], ""), "{source:?}");
+    }
+    assert_eq!(marked("{{ x }} {% raw %}{% generation %}{% endraw %}"), None);
+}
+
+#[test]
+fn names_of_marks_are_reserved() {
+    for source in ["{{ __answer_begin }}", "{% set __answer_end = 1 %}"] {
+        assert!(render(source).unwrap_err().contains("reserved"), "{source}");
+    }
+    for source in
+        ["{% generation %}", "a{% endgeneration %}", "{% generation %}{% endif %}{% endgeneration %}"]
+    {
+        assert!(BoundedTemplate::with_answer_marks(environment(AS_WRITTEN), source).is_err(), "{source}");
+    }
+}

@@ -176,14 +176,18 @@ fn conversations_go_through_the_model_s_template_or_a_plain_one() {
                     {% if add_generation_prompt %}<assistant>{% endif %}";
     let config_file =
         json!({"chat_template": template, "eos_token": {"content": "<|endoftext|>"}}).to_string();
-    let messages = json!([{"role": "system", "content": "Be."}, {"role": "user", "content": [{"type": "text", "text": " Hi "}]}]);
+    // A special token that a user types is text.
+    let typed = [json!({"type": "text", "text": " Hi <|endoftext|> "})];
+    let messages = json!([{"role": "system", "content": "Be."}, {"role": "user", "content": typed}]);
     let body =
         json!({"messages": messages, "max_tokens": 12, "seed": 4, "logprobs": true, "top_logprobs": 2});
     for (chat, prompt) in [
-        (ChatTemplate::plain(), json!("System: Be.\n\nUser:  Hi \n\nAssistant:")),
-        (ChatTemplate::of_tokenizer_config(&config_file).unwrap(), {
-            let text = "<system>Be.<|endoftext|><user>Hi<|endoftext|><assistant>";
-            json!(tokenizer().encode_with_special(text.as_bytes()).unwrap())
+        (ChatTemplate::plain(), json!("System: Be.\n\nUser:  Hi <|endoftext|> \n\nAssistant:")),
+        (ChatTemplate::of_tokenizer_config(&config_file, &tokenizer()).unwrap(), {
+            let (begin, end) = ("<system>Be.<|endoftext|><user>Hi ", "<|endoftext|><assistant>");
+            let text = tokenizer().encode(b"<|endoftext|>").unwrap();
+            let encode = |text: &str| tokenizer().encode_with_special(text.as_bytes()).unwrap();
+            json!([encode(begin), text, encode(end)].concat())
         }),
     ] {
         let server = Running::start(2, 8, chat);
@@ -207,10 +211,12 @@ fn conversations_go_through_the_model_s_template_or_a_plain_one() {
             events.iter().filter_map(|e| e["choices"][0]["delta"]["content"].as_str()).collect();
         assert_eq!(text, message["content"].as_str().unwrap());
     }
-    assert!(ChatTemplate::of_tokenizer_config("{\"chat_template\": \"{% for\"}").is_err());
-    let refuses =
-        ChatTemplate::of_tokenizer_config("{\"chat_template\": \"{{ raise_exception('no system') }}\"}")
-            .unwrap();
+    assert!(ChatTemplate::of_tokenizer_config("{\"chat_template\": \"{% for\"}", &tokenizer()).is_err());
+    let refuses = ChatTemplate::of_tokenizer_config(
+        "{\"chat_template\": \"{{ raise_exception('no system') }}\"}",
+        &tokenizer(),
+    )
+    .unwrap();
     let server = Running::start(1, 8, refuses);
     let reply = post(server.address, "/v1/chat/completions", &body);
     assert_eq!(reply.status, 400);
@@ -458,7 +464,9 @@ fn a_conversation_longer_than_the_context_loses_its_oldest_turns_with_a_note() {
     // A template that wants a user's message first gets one.
     let template = "{% if messages[0].role != 'user' %}{{ raise_exception('user first') }}{% endif %}\
                     {% for m in messages %}{{ m.content }}|{% endfor %}";
-    let chat = ChatTemplate::of_tokenizer_config(&json!({"chat_template": template}).to_string()).unwrap();
+    let chat =
+        ChatTemplate::of_tokenizer_config(&json!({"chat_template": template}).to_string(), &tokenizer())
+            .unwrap();
     let server = Running::start(1, 8, chat);
     let body = json!({"messages": &messages[1..], "max_tokens": 1});
     let answer = post(server.address, "/v1/chat/completions", &body);

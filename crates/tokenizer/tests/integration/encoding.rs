@@ -230,6 +230,33 @@ fn oracle_tokenizers_finds_the_same_added_tokens() {
 }
 
 #[test]
+fn placed_tokens_are_those_of_the_other_encodings() {
+    for tokenizer in TRAINED.iter() {
+        for text in
+            ["", "one<|endoftext|>two <|endoftext|>", "<|endoftext|>", "日本 a\n\n<|endoftext|", "\u{1f600}"]
+        {
+            let bytes = text.as_bytes();
+            let all = tokenizer.encode_placed(bytes, &|_| true).unwrap();
+            assert_eq!(all.ids, tokenizer.encode_with_special(bytes).unwrap(), "{text:?}");
+            let none = tokenizer.encode_placed(bytes, &|_| false).unwrap();
+            assert_eq!(none.ids, tokenizer.encode(bytes).unwrap(), "{text:?}");
+            for placed in [all, none] {
+                assert_eq!(placed.ids.len(), placed.ends.len());
+                assert_eq!(placed.ends.last().copied().unwrap_or(0), text.len(), "{text:?}");
+                let mut begin = 0;
+                for (id, end) in placed.ids.iter().zip(placed.ends) {
+                    assert_eq!(tokenizer.decode(&[*id]).unwrap(), &bytes[begin..end], "{text:?}");
+                    begin = end;
+                }
+            }
+        }
+        let first =
+            tokenizer.encode_placed(b"<|endoftext|>a<|endoftext|>", &|range| range.start == 0).unwrap();
+        assert_eq!((first.ids[0], first.ids.iter().filter(|id| **id == 0).count()), (0, 1));
+    }
+}
+
+#[test]
 fn plain_encoding_never_gives_a_special_token_and_the_other_does() {
     let tokenizer = &TRAINED[0];
     let text = b"one<|endoftext|>two";

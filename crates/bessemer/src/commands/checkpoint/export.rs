@@ -1,6 +1,7 @@
 //! `bessemer checkpoint export`: a model for other tools.
 
 use crate::cli::{CheckpointExportArgs, ExportFormat, ExportedDType};
+use crate::commands::chat_template;
 use crate::commands::saved_model::{SavedModel, is_parameter};
 use crate::console::{Console, print};
 use crate::failure::Failure;
@@ -64,6 +65,12 @@ fn hf(args: &CheckpointExportArgs, saved: &SavedModel, console: &mut Console) ->
     let mut tensors = saved.checkpoint.tensors(is_parameter);
     let mut merged =
         MergedAdapters::new(saved.model(), &mut tensors).map_err(|e| Failure::new(e.to_string()))?;
+    // Names of tokens that a chat template reads are those of its own tokenizer_config.json.
+    let mut extra_files = saved.tokenizer.hf_files();
+    for (name, text) in chat_template::files_of(&RunDir::new(&args.run.run))? {
+        extra_files.retain(|(known, _)| known != name);
+        extra_files.push((name.to_owned(), text.into_bytes()));
+    }
     let report = export_hf(
         &args.out,
         HfExport {
@@ -79,7 +86,7 @@ fn hf(args: &CheckpointExportArgs, saved: &SavedModel, console: &mut Console) ->
             vocab_size: Some(saved.tokenizer.vocab_size()),
             bos_token_id: end,
             eos_token_id: end,
-            extra_files: saved.tokenizer.hf_files(),
+            extra_files,
             max_file_bytes: EXPORT_FILE_BYTES,
             overwrite: args.overwrite,
             progress: &mut |done, total| console.progress("exporting", done, total),
