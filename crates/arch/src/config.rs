@@ -1,5 +1,6 @@
 //! The `[model]` table: what was written, and the checks that make a [`Model`] of it.
 
+use crate::adapters::Adapters;
 use crate::choices::{
     ActivationChoice, Distribution, DsInitForm, InitChoice, NormChoice, Placement, PositionChoice,
     QkNormSpan, RopeScaling, RopeScalingKind,
@@ -35,6 +36,8 @@ pub struct ModelConfig {
     pub ffn_width: Option<u64>,
     /// Experts in place of feed-forward blocks.
     pub experts: Option<ExpertsConfig>,
+    /// Low-rank adapters, which are trained while all else is frozen (LoRA). See docs/finetuning.md.
+    pub adapters: Option<Adapters>,
     /// Longest sequence that the model can read (positions).
     pub context: Option<u64>,
     /// Normalisation.
@@ -102,6 +105,7 @@ impl Default for ModelConfig {
             head_dim: None,
             ffn_width: None,
             experts: None,
+            adapters: None,
             context: None,
             norm: None,
             placement: Placement::Pre,
@@ -179,6 +183,7 @@ impl ModelConfig {
             experts: model.experts.as_ref().map(|experts| {
                 ExpertsConfig::of(experts, &model.expert_layers, &model.expert_counts, model.shared_expert)
             }),
+            adapters: model.adapters.clone(),
             context: size(model.context),
             norm: Some(model.norm),
             placement: model.placement,
@@ -270,6 +275,7 @@ impl ModelConfig {
                 Some(experts) => experts.resolve_shared(base.shared_expert)?,
                 None => base.shared_expert,
             },
+            adapters: self.adapters.clone(),
             context: sizes.context,
             norm,
             placement: self.placement,
@@ -296,6 +302,7 @@ impl ModelConfig {
             mup_base_head_dim: optional("mup_base_head_dim", self.mup_base_head_dim, limits::HEAD_DIM)?,
         };
         model.check_experts()?;
+        model.check_adapters()?;
         Ok(model)
     }
 

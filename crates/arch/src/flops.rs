@@ -16,11 +16,13 @@ impl Model {
 
     /// Model FLOPs of one token, forward and backward: `6 P + 12 L H E T` (Chowdhery et al. 2022, PaLM, appendix B),
     /// P = [`Model::product_parameters`], full-square attention at sequence length `seq` (a sliding window of fewer
-    /// positions takes the place of T). Recomputation never counts.
+    /// positions takes the place of T). Recomputation never counts, nor do the gradients of matrices that adapters leave frozen (2 of the 6).
     pub fn train_flops_per_token(&self, seq: usize) -> Flops {
         let seen = self.window.map_or(seq, |w| w.min(seq));
         let attention = 12.0 * self.layers as f64 * self.attention_width() as f64 * seen as f64;
-        Flops(6.0 * self.product_parameters() as f64 + attention)
+        let products = self.product_parameters();
+        let frozen = if self.adapters.is_some() { products - self.adapter_parameters() } else { 0 };
+        Flops(6.0 * products as f64 - 2.0 * frozen as f64 + attention)
     }
 }
 

@@ -3,6 +3,7 @@
 //! [`ModelConfig`] is what was written, [`Model`] what it means; only a `Model` that can be built exists.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+mod adapters;
 mod annotation;
 mod choices;
 mod config;
@@ -19,6 +20,7 @@ mod sharding;
 mod span;
 mod tensor_shard;
 
+pub use adapters::{AdapterTarget, Adapters};
 pub use annotation::{AnnotatedValue, AnnotationError, Annotations, ParamLayout};
 pub use choices::{
     ActivationChoice, Distribution, DsInitForm, InitChoice, NormChoice, Placement, PositionChoice,

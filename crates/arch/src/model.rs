@@ -1,5 +1,6 @@
 //! A decoder-only transformer that can be built.
 
+use crate::adapters::Adapters;
 use crate::choices::{
     ActivationChoice, Distribution, DsInitForm, InitChoice, NormChoice, Placement, PositionChoice,
     QkNormSpan, RopeScaling,
@@ -50,6 +51,9 @@ pub struct Model {
     /// Block beside the experts of a layer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared_expert: Option<SharedExpert>,
+    /// Low-rank matrices beside linear maps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adapters: Option<Adapters>,
     /// T, longest sequence.
     pub context: usize,
     /// Normalisation.
@@ -162,7 +166,8 @@ impl Model {
         for (key, value, least, most) in factors {
             ranged(key, value, least, most)?;
         }
-        self.check_experts()
+        self.check_experts()?;
+        self.check_adapters()
     }
 
     /// Whether the feed-forward block is gated.
@@ -243,8 +248,13 @@ impl Model {
                 experts.count, experts.choices
             )
         });
+        let adapters = self.adapters.as_ref().map_or(String::new(), |adapters| {
+            let targets: Vec<&str> = adapters.targets.iter().map(|target| target.name()).collect();
+            let trained = bessemer_units::Tokens(self.adapter_parameters() as u64);
+            format!(", adapters of rank {} for {} ({trained} trained)", adapters.rank, targets.join(", "))
+        });
         format!(
-            "{style}, {} layers x {}, {heads}, vocabulary {}, context {}, {} parameters{experts}",
+            "{style}, {} layers x {}, {heads}, vocabulary {}, context {}, {} parameters{experts}{adapters}",
             self.layers,
             self.width,
             self.vocab_size,

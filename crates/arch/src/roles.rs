@@ -1,6 +1,7 @@
 //! The roles of parameters: what each is named, when a model has it, its shape, initial values and sharding. Everything that is
 //! known of a kind of parameter is in its row here; lists of parameters, shardings, optimizers and checkpoints follow.
 
+use crate::adapters::AdapterTarget;
 use crate::choices::{NormChoice, Placement, PositionChoice};
 use crate::experts::Experts;
 use crate::init::{Init, Part, Slice, TablePart};
@@ -37,6 +38,10 @@ enum RoleValues {
     Matrix(fn(&InLayer<'_>) -> Vec<Slice>),
     /// A vector of one value.
     Vector(f64, fn(&InLayer<'_>) -> usize),
+    /// A of the adapter of a target: `[rank, inputs]`.
+    LoraA(AdapterTarget),
+    /// B: `[outputs, rank]`.
+    LoraB(AdapterTarget),
 }
 
 /// A model as one of its layers has it.
@@ -166,6 +171,22 @@ fn outputs(slices: &[Slice]) -> usize {
     slices.iter().map(|slice| slice.2).sum()
 }
 
+fn rank_of(model: &Model, target: AdapterTarget) -> usize {
+    model.adapter_rank(target).unwrap_or(0)
+}
+
+fn keys(model: &InLayer<'_>) -> Vec<Block> {
+    vec![Block::heads(model.kv_heads, model.head_dim)]
+}
+
+fn queries(model: &InLayer<'_>) -> Vec<Block> {
+    vec![heads(model)]
+}
+
+fn hidden_units(model: &InLayer<'_>) -> Vec<Block> {
+    vec![Block::plain(model.ffn_width)]
+}
+
 fn width(model: &InLayer<'_>) -> usize {
     model.width
 }
@@ -271,6 +292,41 @@ const HEAD_NORM: RoleRow = RoleRow {
     ..NORM_WEIGHT
 };
 
+/// A of an adapter. Ranks with rows of their own have a term of its gradient.
+const LORA_A: RoleRow = RoleRow {
+    dim: None,
+    gradient: GradientSum::IfSequenceParallel,
+    sharded_loop: None,
+    grid: GridPart::Replicated,
+    ..MATRIX
+};
+
+/// B of an adapter of a first matrix of attention: the rows of a rank's heads.
+const HEADS_LORA_B: RoleRow = RoleRow {
+    dim: Some(0),
+    gradient: GradientSum::Replicas,
+    sharded_loop: Some(ShardedLoop::Heads),
+    ..LORA_A
+};
+
+/// The matrix of an adapter on the side of the hidden units.
+const HIDDEN_LORA: RoleRow = RoleRow {
+    layers: LayerKind::Dense,
+    dim: Some(0),
+    blocks: Some(hidden_units),
+    gradient: GradientSum::Nothing,
+    sharded_loop: Some(ShardedLoop::HiddenUnits),
+    ..LORA_A
+};
+
+const fn lora_a(target: AdapterTarget) -> RoleRow {
+    RoleRow { values: RoleValues::LoraA(target), ..LORA_A }
+}
+
+const fn heads_lora_b(target: AdapterTarget) -> RoleRow {
+    RoleRow { values: RoleValues::LoraB(target), ..HEADS_LORA_B }
+}
+
 roles! {
     TokenTable: RoleRow { name: "embed.tokens", ..TABLE },
     PositionTable: RoleRow {
@@ -302,6 +358,14 @@ roles! {
         gradient: GradientSum::Replicas,
         ..BIAS
     },
+    QkvLoraA: RoleRow { name: "attention.qkv.lora_a", ..lora_a(AdapterTarget::Qkv) },
+    QkvLoraB: RoleRow { name: "attention.qkv.lora_b", blocks: Some(qkv_blocks), ..heads_lora_b(AdapterTarget::Qkv) },
+    QueryLoraA: RoleRow { name: "attention.query.lora_a", ..lora_a(AdapterTarget::Query) },
+    QueryLoraB: RoleRow { name: "attention.query.lora_b", blocks: Some(queries), ..heads_lora_b(AdapterTarget::Query) },
+    KeyLoraA: RoleRow { name: "attention.key.lora_a", ..lora_a(AdapterTarget::Key) },
+    KeyLoraB: RoleRow { name: "attention.key.lora_b", blocks: Some(keys), ..heads_lora_b(AdapterTarget::Key) },
+    ValueLoraA: RoleRow { name: "attention.value.lora_a", ..lora_a(AdapterTarget::Value) },
+    ValueLoraB: RoleRow { name: "attention.value.lora_b", blocks: Some(keys), ..heads_lora_b(AdapterTarget::Value) },
     QueryNormWeight: RoleRow {
         name: "attention.q_norm.weight",
         values: RoleValues::Vector(1.0, |model| qk_norm_width(model, model.heads)),
@@ -325,6 +389,20 @@ roles! {
         name: "attention.out.bias",
         sharded_loop: Some(ShardedLoop::Heads),
         ..SECOND_BIAS
+    },
+    OutLoraA: RoleRow {
+        name: "attention.out.lora_a",
+        values: RoleValues::LoraA(AdapterTarget::Out),
+        blocks: Some(queries),
+        dim: Some(1),
+        gradient: GradientSum::Nothing,
+        sharded_loop: Some(ShardedLoop::Heads),
+        ..LORA_A
+    },
+    OutLoraB: RoleRow {
+        name: "attention.out.lora_b",
+        values: RoleValues::LoraB(AdapterTarget::Out),
+        ..LORA_A
     },
     MlpNormWeight: RoleRow { name: "mlp_norm.weight", ..NORM_WEIGHT },
     MlpNormBias: RoleRow { name: "mlp_norm.bias", ..NORM_BIAS },
@@ -441,6 +519,10 @@ roles! {
         sharded_loop: None,
         ..EXPERTS
     },
+    GateLoraA: RoleRow { name: "mlp.gate.lora_a", layers: LayerKind::Dense, ..lora_a(AdapterTarget::Gate) },
+    GateLoraB: RoleRow { name: "mlp.gate.lora_b", values: RoleValues::LoraB(AdapterTarget::Gate), ..HIDDEN_LORA },
+    UpLoraA: RoleRow { name: "mlp.up.lora_a", layers: LayerKind::Dense, ..lora_a(AdapterTarget::Up) },
+    UpLoraB: RoleRow { name: "mlp.up.lora_b", values: RoleValues::LoraB(AdapterTarget::Up), ..HIDDEN_LORA },
     DownWeight: RoleRow {
         name: "mlp.down.weight",
         layers: LayerKind::Dense,
@@ -455,6 +537,18 @@ roles! {
         layers: LayerKind::Dense,
         sharded_loop: Some(ShardedLoop::HiddenUnits),
         ..SECOND_BIAS
+    },
+    DownLoraA: RoleRow {
+        name: "mlp.down.lora_a",
+        values: RoleValues::LoraA(AdapterTarget::Down),
+        dim: Some(1),
+        ..HIDDEN_LORA
+    },
+    DownLoraB: RoleRow {
+        name: "mlp.down.lora_b",
+        layers: LayerKind::Dense,
+        values: RoleValues::LoraB(AdapterTarget::Down),
+        ..LORA_A
     },
     FinalNormWeight: RoleRow {
         name: "final_norm.weight",
@@ -495,7 +589,7 @@ impl ParamRole {
             LayerKind::Dense => experts < model.layers,
             LayerKind::Experts => experts > 0,
         };
-        somewhere && (self.row().present)(model)
+        somewhere && self.row().is_present(model)
     }
 
     /// Kind of the parameter.
@@ -511,6 +605,11 @@ impl ParamRole {
     /// Returns true for the matrices of all experts of a layer, one below the other.
     pub fn stacks_experts(self) -> bool {
         matches!(self, ParamRole::ExpertsGateUpWeight | ParamRole::ExpertsDownWeight)
+    }
+
+    /// Returns true for the matrices of adapters.
+    pub fn is_adapter(self) -> bool {
+        matches!(self.row().values, RoleValues::LoraA(_) | RoleValues::LoraB(_))
     }
 
     /// Returns true for numbers that are set from the loads of experts once a step, and not trained.
@@ -549,7 +648,15 @@ impl RoleRow {
             LayerKind::Dense => !model.has_experts(layer),
             LayerKind::Experts => model.has_experts(layer),
         };
-        of_kind && (self.present)(model)
+        of_kind && self.is_present(model)
+    }
+
+    /// Whether a model has it, in layers of its kind.
+    fn is_present(&self, model: &Model) -> bool {
+        match self.values {
+            RoleValues::LoraA(target) | RoleValues::LoraB(target) => model.adapter_rank(target).is_some(),
+            _ => (self.present)(model),
+        }
     }
 
     /// Shape of the parameter in layer `layer` of a model: matrices are `[outputs, inputs]`, tables `[rows, width]`.
@@ -562,6 +669,8 @@ impl RoleRow {
                 vec![outputs(&slices), slices[0].1]
             }
             RoleValues::Vector(_, len) => vec![len(model)],
+            RoleValues::LoraA(target) => vec![rank_of(model, target), target.inputs(model)],
+            RoleValues::LoraB(target) => vec![target.outputs(model).len(), rank_of(model, target)],
         }
     }
 
@@ -572,6 +681,8 @@ impl RoleRow {
             RoleValues::Table(part, rows) => model.table_init(part, rows(model)),
             RoleValues::Matrix(slices) => model.matrix_init(layer, &slices(model)),
             RoleValues::Vector(value, _) => Init::Constant(value),
+            RoleValues::LoraA(target) => Init::Uniform(1.0 / (target.inputs(model) as f64).sqrt()),
+            RoleValues::LoraB(_) => Init::Constant(0.0),
         }
     }
 

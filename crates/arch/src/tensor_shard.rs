@@ -175,6 +175,14 @@ impl Model {
         shardings: Vec<Sharding>,
         index: usize,
     ) -> Result<TensorShard, TensorShardError> {
+        if let Some(grid) = grid.filter(|_| self.adapters.is_some()) {
+            return Err(TensorShardError {
+                degree: mesh.world(),
+                problem: format!(
+                    "a grid of {grid} does not share adapters: wanted a number of ranks for parallel.tensor with model.adapters"
+                ),
+            });
+        }
         if let Some(grid) = grid.filter(|_| self.experts.is_some()) {
             return Err(TensorShardError {
                 degree: mesh.world(),

@@ -246,7 +246,11 @@ impl Stages<'_> {
         let sizes: Vec<String> = made
             .splits
             .iter()
-            .map(|(split, s)| format!("{} {} tokens", split.name(), Tokens(s.tokens)))
+            .map(|(split, s)| {
+                let scored =
+                    s.scored.map_or_else(String::new, |scored| format!(" ({} scored)", Tokens(scored)));
+                format!("{} {} tokens{scored}", split.name(), Tokens(s.tokens))
+            })
             .collect();
         console.say(&format!("shards: {}; {}", sizes.join(", "), how_long(made.reused, seconds)));
         if made.reused {
@@ -257,6 +261,7 @@ impl Stages<'_> {
                 split: split.name().into(),
                 files: s.files,
                 tokens: s.tokens,
+                scored: s.scored,
                 documents: s.documents,
                 text_bytes: s.text_bytes,
                 file_bytes: s.file_bytes,

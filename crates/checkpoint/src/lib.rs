@@ -49,6 +49,7 @@ pub mod hf;
 mod load;
 mod manifest;
 mod memory_config;
+mod merged;
 mod parts;
 mod publish;
 mod remote;
@@ -69,6 +70,7 @@ pub use manifest::{
     FileRecord, MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest, Previous, SliceRecord, TensorRecord, VERSION,
 };
 pub use memory_config::{MemoryConfig, MemoryKeep, MemoryOverflow};
+pub use merged::MergedAdapters;
 pub use remote::{Owner, RemoteGc, RemoteStore, Synchronised};
 pub use reshard::ReshardRequest;
 pub use retention::Retention;

@@ -138,9 +138,8 @@ pub enum Error {
     Tokenize {
         /// The document's name.
         id: String,
-        /// Error of the tokenizer.
-        #[source]
-        cause: bessemer_tokenizer::TokenizerError,
+        /// Defect of its text.
+        cause: String,
     },
     /// The shards could not be written.
     #[error(transparent)]

@@ -27,6 +27,7 @@ mod compose;
 mod cut;
 mod delete;
 mod dialogue;
+mod encode;
 mod error;
 mod evaluate;
 mod held_out;
@@ -49,6 +50,7 @@ pub use bessemer_documents::{HEAD_BYTES, Split};
 pub use build::{BuildContext, Built, Progress, build, build_on, explain};
 pub use check::check;
 pub use delete::{Deletion, delete};
+pub use encode::{DocumentEncoder, EncodedDocument};
 pub use error::{Error, Result};
 pub use evaluate::{Evaluation, Measure, ProfileEvaluation, REVIEW_FILE};
 pub use identity::VERSIONS;
@@ -66,6 +68,6 @@ pub use source::{
     open_compressed, open_json_lines, repair_json, source_kind_of,
 };
 pub use split::side_of;
-pub use tokenize::{TOKENS_FILE, TokenSummary, Tokenized, document_id, tokenize_to_shards};
+pub use tokenize::{TOKENS_FILE, TokenSummary, Tokenized, document_id, encode_to_shards, tokenize_to_shards};
 pub use tombstone::{TOMBSTONES_VERSION, Tombstones, tombstones_path};
 pub use verify::{Verification, VerifiedFile, verify};

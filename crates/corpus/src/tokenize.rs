@@ -1,18 +1,20 @@
 //! From a finished corpus to token shards: one more plan.
 //!
-//! The source is a split of the corpus, one map encodes, the sink writes shards. Each document is followed by the
-//! end-of-text token where the tokenizer has one. Documents of the training split that are to come several times
+//! The source is a split of the corpus, one map encodes, the sink writes shards. Each document of plain text is followed by the
+//! end-of-text token where the tokenizer has one. Other documents, such as chats, are encoded by a [`DocumentEncoder`], which also states
+//! which of their tokens are scored. Documents of the training split that are to come several times
 //! (`dedup.rehydrate`) do so in rounds: every document once, then those that come twice once more, and so on, so that
 //! repetitions stand far apart. Of several sources, component comes after component, each in its own rounds, and the
 //! shards say where each begins. The result is a pure function of corpus, tokenizer and file size. `tokens.json`, written
 //! last beside the splits' folders, says what is there; with the same inputs the work is skipped.
 
 use crate::build::{BuildContext, Progress};
+use crate::encode::{DocumentEncoder, PlainText};
 use crate::error::{Error, Result};
 use crate::output::durable::{OutputDir, read_replaceable};
 use crate::read::{Batches, CorpusReader};
 use arrow_array::builder::{BinaryBuilder, StringBuilder};
-use arrow_array::{BinaryArray, RecordBatch, StringArray, UInt64Array};
+use arrow_array::{Array, BinaryArray, RecordBatch, StringArray, UInt64Array};
 use arrow_schema::{DataType, Field, Schema};
 use bessemer_dataflow::{Executor, FlatMap, Morsel, Plan, Scan, Sink, Source, Stage, column, morsel};
 use bessemer_dedup::rehydrate::repeats;
@@ -37,6 +39,9 @@ pub struct TokenSummary {
     pub documents: u64,
     /// Tokens, end-of-text tokens included.
     pub tokens: u64,
+    /// Of the tokens those that are scored, if not all are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scored: Option<u64>,
     /// Bytes of the text that they encode.
     pub text_bytes: u64,
     /// Shard files.
@@ -54,6 +59,9 @@ pub struct Tokenized {
     pub tokenizer: String,
     /// The token behind each document, if any.
     pub end_of_text: Option<u32>,
+    /// Identity of the encoder of documents; empty: plain text.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub encoder: String,
     /// File length at which the next file begins.
     pub shard_bytes: u64,
     /// How often documents of the training split come, by their copies; empty: once.
@@ -83,10 +91,27 @@ pub fn tokenize_to_shards(
     shard_bytes: u64,
     context: &BuildContext<'_>,
 ) -> Result<Tokenized> {
+    let encoder: Arc<dyn DocumentEncoder> = Arc::new(PlainText(Arc::clone(tokenizer)));
+    encode_to_shards(reader, tokenizer, &encoder, out_dir, shard_bytes, context)
+}
+
+/// As [`tokenize_to_shards`], of documents that `encoder` encodes with this tokenizer.
+///
+/// # Errors
+/// As [`tokenize_to_shards`]; a document that the encoder refuses, or of which it states scored ranges that are none.
+pub fn encode_to_shards(
+    reader: &CorpusReader,
+    tokenizer: &Tokenizer,
+    encoder: &Arc<dyn DocumentEncoder>,
+    out_dir: &Path,
+    shard_bytes: u64,
+    context: &BuildContext<'_>,
+) -> Result<Tokenized> {
     let mut wanted = Tokenized {
         corpus: reader.summary().fingerprint.clone(),
         tokenizer: tokenizer.fingerprint(),
         end_of_text: tokenizer.end_of_text(),
+        encoder: encoder.identity(),
         shard_bytes,
         rehydrate: reader.summary().rehydrate.clone(),
         ..Tokenized::default()
@@ -133,12 +158,7 @@ pub fn tokenize_to_shards(
                 sink.writer.begin_component(name)?;
             }
             for round in 0..rounds {
-                let encode = Encode {
-                    tokenizer: tokenizer.clone(),
-                    end_of_text: wanted.end_of_text,
-                    table: table.clone(),
-                    round,
-                };
+                let encode = Encode { encoder: Arc::clone(encoder), table: table.clone(), round };
                 let component = component.clone();
                 let plan = Plan {
                     source: Arc::new(SplitSource { reader: reader.clone(), split, component }),
@@ -151,6 +171,7 @@ pub fn tokenize_to_shards(
         let part = TokenSummary {
             documents: summary.documents,
             tokens: summary.tokens,
+            scored: Some(summary.scored).filter(|scored| *scored < summary.tokens),
             text_bytes: summary.text_bytes,
             files: summary.files,
             file_bytes: summary.file_bytes,
@@ -201,11 +222,10 @@ impl Scan for SplitScan {
     }
 }
 
-/// Encodes the texts of a batch: columns id, bytes (of the text) and tokens (u32, little-endian). Leaves out the documents
-/// that do not come in this round.
+/// Encodes the texts of a batch: columns id, bytes (of the text), tokens (u32, little-endian) and scored (starts and ends of ranges, u32,
+/// little-endian; null if all tokens are). Leaves out the documents that do not come in this round.
 struct Encode {
-    tokenizer: Arc<Tokenizer>,
-    end_of_text: Option<u32>,
+    encoder: Arc<dyn DocumentEncoder>,
     /// How often documents come, by their copies.
     table: Vec<[u64; 2]>,
     /// Counted from 0.
@@ -227,29 +247,45 @@ impl FlatMap for Encode {
         let mut kept = StringBuilder::new();
         let mut tokens = BinaryBuilder::with_capacity(batch.num_rows(), texts.value_data().len());
         let mut bytes = Vec::with_capacity(batch.num_rows());
+        let mut scored = BinaryBuilder::new();
         let mut encoded = Vec::new();
         for index in 0..batch.num_rows() {
             if repeats(&self.table, copies.map_or(1, |copies| copies.value(index))) <= self.round {
                 continue;
             }
-            let text = texts.value(index);
-            let document = self
-                .tokenizer
-                .encode(text.as_bytes())
-                .map_err(|cause| Error::Tokenize { id: ids.value(index).into(), cause })?;
+            let wrong = |cause: String| Error::Tokenize { id: ids.value(index).into(), cause };
+            let document = self.encoder.encode(texts.value(index)).map_err(wrong)?;
             encoded.clear();
-            encoded.extend(document.iter().chain(&self.end_of_text).flat_map(|token| token.to_le_bytes()));
+            encoded.extend(document.tokens.iter().flat_map(|token| token.to_le_bytes()));
             tokens.append_value(&encoded);
+            match &document.scored {
+                Some(ranges) => {
+                    encoded.clear();
+                    for end in ranges.iter().flat_map(|range| [range.start, range.end]) {
+                        let end = u32::try_from(end).map_err(|_| {
+                            wrong(format!("wanted scored ranges below token 2^32, found {end}"))
+                        })?;
+                        encoded.extend(end.to_le_bytes());
+                    }
+                    scored.append_value(&encoded);
+                }
+                None => scored.append_null(),
+            }
             kept.append_value(ids.value(index));
-            bytes.push(text.len() as u64);
+            bytes.push(document.text_bytes);
         }
         let schema = Schema::new(vec![
             Field::new("id", DataType::Utf8, false),
             Field::new("bytes", DataType::UInt64, false),
             Field::new("tokens", DataType::Binary, false),
+            Field::new("scored", DataType::Binary, true),
         ]);
-        let columns: Vec<arrow_array::ArrayRef> =
-            vec![Arc::new(kept.finish()), Arc::new(UInt64Array::from(bytes)), Arc::new(tokens.finish())];
+        let columns: Vec<arrow_array::ArrayRef> = vec![
+            Arc::new(kept.finish()),
+            Arc::new(UInt64Array::from(bytes)),
+            Arc::new(tokens.finish()),
+            Arc::new(scored.finish()),
+        ];
         Ok(RecordBatch::try_new(Arc::new(schema), columns)?)
     }
 }
@@ -266,17 +302,30 @@ impl Sink for Shards<'_> {
         let ids: &StringArray = column("shards", batch, "id")?;
         let bytes: &UInt64Array = column("shards", batch, "bytes")?;
         let tokens: &BinaryArray = column("shards", batch, "tokens")?;
-        let mut document = Vec::new();
+        let scored: &BinaryArray = column("shards", batch, "scored")?;
+        let (mut document, mut ranges) = (Vec::new(), Vec::new());
         for index in 0..batch.num_rows() {
             document.clear();
-            let words = tokens.value(index).chunks_exact(4);
-            document.extend(words.map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]])));
+            document.extend(words(tokens.value(index)));
+            ranges.clear();
+            match scored.is_valid(index) {
+                true => {
+                    let mut ends = words(scored.value(index)).map(|end| end as usize);
+                    ranges.extend(std::iter::from_fn(|| Some(ends.next()?..ends.next()?)));
+                }
+                false => ranges.push(0..document.len()),
+            }
             self.writer
-                .push_document(document_id(ids.value(index)), bytes.value(index), &document)
+                .push_scored(document_id(ids.value(index)), bytes.value(index), &document, &ranges)
                 .map_err(Error::Shard)?;
             self.documents.set(self.documents.get() + 1);
             self.bytes.set(self.bytes.get() + bytes.value(index));
         }
         Ok(())
     }
+}
+
+/// Numbers of a column of bytes.
+fn words(bytes: &[u8]) -> impl Iterator<Item = u32> {
+    bytes.chunks_exact(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]))
 }

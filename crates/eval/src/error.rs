@@ -38,6 +38,19 @@ pub enum EvalError {
         /// Of the model.
         model: usize,
     },
+    /// No target is scored in the windows that an evaluation takes.
+    #[error(
+        "split {split:?}: the mask scores no target in the {windows} of {all} windows that are evaluated; wanted at least one: raise \
+         eval.max_tokens, or hold out documents with answers"
+    )]
+    NothingScored {
+        /// The split.
+        split: String,
+        /// Windows that are evaluated.
+        windows: u64,
+        /// Windows of the split.
+        all: u64,
+    },
     /// There is no byte length for a token of the data.
     #[error(
         "token {token} has no byte length: the tokenizer has {known} tokens; rebuild the shards with this \

@@ -6,6 +6,8 @@
 //! bits per byte  = nats / ln 2 / bytes          bytes = sum of the targets' byte lengths
 //! ```
 //!
+//! Where the split has a mask of scored tokens, targets are those that it scores, and bytes are theirs.
+//!
 //! Perplexity depends on the tokenizer; bits per byte do not. An end-of-text token is a target like any other and costs
 //! nats, but stands for no byte: the same convention as that of the n-gram baseline ([`crate::kneser_ney`]).
 //!
@@ -101,7 +103,7 @@ impl TokenLosses for DecoderLosses<'_> {
 /// How well a model predicts a text.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct EvalReport {
-    /// Targets that were scored.
+    /// Targets that were scored; at least one.
     pub tokens: u64,
     /// Bytes of text that they stand for.
     pub bytes: u64,
@@ -138,9 +140,9 @@ impl EvalReport {
 pub struct ScoredWindow<'a> {
     /// Its number in the split.
     pub window: u64,
-    /// The targets, without ignored ones.
+    /// The targets, with [`IGNORED`] where a mask does not score one. Those that fill up the last window are left out.
     pub targets: &'a [u32],
-    /// The loss of each in nats.
+    /// The loss of each in nats; 0 where it is [`IGNORED`].
     pub losses: &'a [f32],
 }
 
@@ -149,7 +151,7 @@ pub struct ScoredWindow<'a> {
 /// `progress` is called with (windows done, windows to do).
 ///
 /// # Errors
-/// [`EvalError::SequenceLength`], [`EvalError::ByteLength`], and what shards and model answer.
+/// [`EvalError::SequenceLength`], [`EvalError::ByteLength`], [`EvalError::NothingScored`], and what shards and model answer.
 pub fn score(
     model: &mut dyn TokenLosses,
     windows: &EvaluationWindows,
@@ -184,11 +186,15 @@ pub fn score_components(
         let mut at = components.partition_point(|component| component.tokens.end <= first);
         let mut counted = usize::MAX;
         for (i, (&target, &loss)) in window.targets.iter().zip(window.losses).enumerate() {
+            if target == IGNORED {
+                continue;
+            }
             let Some(&bytes) = byte_lengths.get(target as usize) else {
                 return Err(EvalError::ByteLength { token: target, known: byte_lengths.len() });
             };
             report.bytes += u64::from(bytes);
             report.nats += f64::from(loss);
+            report.tokens += 1;
             while components.get(at).is_some_and(|component| component.tokens.end <= first + i as u64) {
                 at += 1;
             }
@@ -200,11 +206,13 @@ pub fn score_components(
                 counted = at;
             }
         }
-        report.tokens += window.targets.len() as u64;
         done += 1;
         progress(done, spread.taken());
         Ok(())
     })?;
+    if report.tokens == 0 {
+        return Err(nothing_scored(windows, spread));
+    }
     let seq_len = windows.seq_len() as u64;
     let part = |(component, part): (&Component, EvalReport)| {
         let tokens = component.tokens.start.saturating_sub(windows.target_of(0))
@@ -214,6 +222,25 @@ pub fn score_components(
     };
     let parts = components.iter().zip(parts).filter(|(_, part)| part.tokens > 0).map(part).collect();
     Ok((report.close(), parts))
+}
+
+/// Refuses an evaluation of at most `max_tokens` tokens in whose windows no target is scored, before it is made.
+///
+/// # Errors
+/// [`EvalError::NothingScored`], and what shards answer.
+pub fn check_scored(windows: &EvaluationWindows, max_tokens: Option<u64>) -> Result<(), EvalError> {
+    let spread = Spread::new(windows.windows(), windows.seq_len() as u64, max_tokens);
+    for window in (0..spread.taken()).filter_map(|i| spread.get(i)) {
+        if windows.count_scored(window)? > 0 {
+            return Ok(());
+        }
+    }
+    Err(nothing_scored(windows, spread))
+}
+
+fn nothing_scored(windows: &EvaluationWindows, spread: Spread) -> EvalError {
+    let split = windows.shards().split().into();
+    EvalError::NothingScored { split, windows: spread.taken(), all: spread.all() }
 }
 
 /// Scores the windows of `spread` and shows each to `visit`, in order.
@@ -254,8 +281,9 @@ pub fn score_windows(
         for (i, &window) in numbers.iter().enumerate() {
             let (targets, losses) = (&targets[i * seq..(i + 1) * seq], &losses[i * seq..(i + 1) * seq]);
             // Ignored targets fill up the last window from behind.
-            let scored = targets.iter().position(|&t| t == IGNORED).unwrap_or(seq);
-            visit(ScoredWindow { window, targets: &targets[..scored], losses: &losses[..scored] })?;
+            let left = windows.shards().token_count() - windows.target_of(window);
+            let exist = (seq as u64).min(left) as usize;
+            visit(ScoredWindow { window, targets: &targets[..exist], losses: &losses[..exist] })?;
         }
     }
 }

@@ -69,7 +69,7 @@ fn one_byte_each() -> Vec<u32> {
 #[test]
 fn token_losses_have_the_same_bits_for_any_batch() {
     let (_dir, windows) = validation();
-    assert_ne!(windows.scored_tokens() % CONTEXT as u64, 0, "the last window is filled up");
+    assert_ne!(windows.target_tokens() % CONTEXT as u64, 0, "the last window is filled up");
     for architecture in ["gpt2", "llama"] {
         let run = |sequences| -> (Vec<u32>, EvalReport) {
             let (mut backend, mut decoder) = decoder(architecture, sequences);
@@ -84,7 +84,7 @@ fn token_losses_have_the_same_bits_for_any_batch() {
             (bits, score(&mut model, &windows, &one_byte_each(), None, &mut |_, _| ()).unwrap())
         };
         let (bits, report) = run(1);
-        assert_eq!(bits.len() as u64, windows.scored_tokens());
+        assert_eq!(bits.len() as u64, windows.target_tokens());
         assert_eq!(report.bytes, windows.shards().text_bytes());
         assert!(report.loss > 1.0 && report.loss.is_finite(), "{report:?}");
         for sequences in [2, 7] {

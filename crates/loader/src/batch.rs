@@ -39,6 +39,31 @@ pub struct Batch {
     pub scored: u64,
 }
 
+/// Numbers of targets of some samples, without padding.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TargetCounts {
+    /// Targets, scored or not: the tokens that a model reads for them.
+    pub targets: u64,
+    /// Targets that are scored.
+    pub scored: u64,
+    /// Samples without a scored target. They keep their place in the order and add nothing to the loss.
+    pub unscored_samples: u64,
+}
+
+impl TargetCounts {
+    /// Share of the targets that is scored; 1 of none.
+    pub fn scored_share(&self) -> f64 {
+        if self.targets == 0 { 1.0 } else { self.scored as f64 / self.targets as f64 }
+    }
+
+    /// Adds a sample.
+    pub(crate) fn add(&mut self, targets: u64, scored: u64) {
+        self.targets += targets;
+        self.scored += scored;
+        self.unscored_samples += u64::from(scored == 0);
+    }
+}
+
 /// One sequence of a batch, to be filled.
 pub(crate) struct Row<'a> {
     pub(crate) inputs: &'a mut [u32],

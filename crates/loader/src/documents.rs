@@ -21,7 +21,7 @@
 
 use crate::order::fold;
 use crate::training::check_sequence_length;
-use crate::{Batch, LoadError, Loader, Permutation, Sample};
+use crate::{Batch, IGNORED, LoadError, Loader, Permutation, Sample};
 use bessemer_shards::{ShardError, ShardSet};
 use std::ops::Range;
 use std::sync::Arc;
@@ -255,7 +255,7 @@ impl Loader {
     /// A loader whose samples are documents, cut at the sequence length.
     ///
     /// # Errors
-    /// [`LoadError::TooFewDocuments`] if the split gives no micro-batch, [`LoadError::SequenceLength`], a file that can no longer be
+    /// [`LoadError::TooFewDocuments`] if the split gives no micro-batch, [`LoadError::NothingScored`], [`LoadError::SequenceLength`], a file that can no longer be
     /// read.
     pub fn of_documents(
         set: Arc<ShardSet>,
@@ -264,6 +264,7 @@ impl Loader {
         shuffle: bool,
     ) -> Result<Loader, LoadError> {
         let documents = Documents::new(&set, config, seed)?;
+        LoadError::unless_scored(&set, 1)?;
         Ok(Loader::over_documents(set, documents, seed, shuffle))
     }
 
@@ -283,15 +284,6 @@ impl Loader {
     /// Bytes of the index of documents.
     pub fn index_bytes(&self) -> u64 {
         self.documents.as_ref().map_or(0, |documents| documents.before.len() as u64 * 8)
-    }
-
-    /// Targets of samples `first .. first + n`, without reading them.
-    ///
-    /// # Errors
-    /// If a file can no longer be read.
-    pub fn scored(&self, first: u64, n: u64) -> Result<u64, LoadError> {
-        let Some(documents) = &self.documents else { return Ok(n * self.seq_len() as u64) };
-        (first..first + n).map(|counter| Ok(self.piece_of(documents, counter)?.0.len as u64)).sum()
     }
 
     /// Tokens of a sequence of the micro-batch of samples `first .. first + n`, with padding.
@@ -334,6 +326,12 @@ impl Loader {
         Ok(piece.start - 1..piece.start + piece.len as u64)
     }
 
+    /// The tokens that are targets of a sample.
+    pub(crate) fn targets_of(&self, documents: &Documents, counter: u64) -> Result<Range<u64>, LoadError> {
+        let Piece { start, len } = self.piece_of(documents, counter)?.0;
+        Ok(start..start + len as u64)
+    }
+
     /// Fills `out` with documents.
     pub(crate) fn batch_of_documents(
         &self,
@@ -351,9 +349,10 @@ impl Loader {
             self.shards().read(start - 1, &mut row.inputs[..len])?;
             row.targets[..len - 1].copy_from_slice(&row.inputs[1..len]);
             self.shards().read(start + len as u64 - 1, &mut row.targets[len - 1..len])?;
+            let scored = self.shards().replace_unscored(start, &mut row.targets[..len], IGNORED)?;
             row.pad(len);
             out.samples.push(Sample { counter, component: 0, epoch, token: start - 1 });
-            out.scored += len as u64;
+            out.scored += scored;
         }
         Ok(())
     }

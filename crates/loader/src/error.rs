@@ -1,6 +1,7 @@
 //! Why samples cannot be served.
 
-use bessemer_shards::ShardError;
+use bessemer_shards::{ShardError, ShardSet};
+use std::ops::Range;
 use std::path::PathBuf;
 
 /// Why a loader cannot be made or cannot fill a batch.
@@ -25,6 +26,19 @@ pub enum LoadError {
         wanted: u64,
         /// The sequence length.
         seq_len: usize,
+    },
+    /// No target of the split is scored.
+    #[error(
+        "{}: split {split:?} has {tokens} tokens and none of its targets is scored; wanted at least one: use documents with answers, or \
+         shards without a mask", path.display()
+    )]
+    NothingScored {
+        /// Folder of the split.
+        path: PathBuf,
+        /// Name of the split.
+        split: String,
+        /// Tokens that it holds.
+        tokens: u64,
     },
     /// The split has no micro-batch of documents.
     #[error(
@@ -87,4 +101,31 @@ pub enum LoadError {
         /// Samples asked for.
         count: usize,
     },
+}
+
+/// Tokens whose mask is read at a time.
+const CHUNK: u64 = 1 << 16;
+
+/// Whether any of these tokens is scored. Reads the mask up to the first that is.
+pub(crate) fn any_scored(set: &ShardSet, tokens: Range<u64>) -> Result<bool, ShardError> {
+    for start in tokens.clone().step_by(CHUNK as usize) {
+        if set.count_scored(start..tokens.end.min(start + CHUNK))? > 0 {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+impl LoadError {
+    /// Refuses a split none of whose targets is scored. Targets are the tokens from `first_target` on.
+    pub(crate) fn unless_scored(set: &ShardSet, first_target: u64) -> Result<(), LoadError> {
+        let tokens = set.token_count();
+        match any_scored(set, first_target..tokens)? {
+            true => Ok(()),
+            false => {
+                let (path, split) = (set.path().to_owned(), set.split().into());
+                Err(LoadError::NothingScored { path, split, tokens })
+            }
+        }
+    }
 }

@@ -1,16 +1,17 @@
-//! Evaluation: a split in reading order, every token scored exactly once.
+//! Evaluation: a split in reading order, every token a target exactly once.
 
 use crate::training::check_sequence_length;
-use crate::{Batch, BatchRequest, LoadError, PrefetchConfig, PrefetchShape, Prefetcher, Sample};
+use crate::{Batch, BatchRequest, IGNORED, LoadError, PrefetchConfig, PrefetchShape, Prefetcher, Sample};
 use bessemer_shards::ShardSet;
 use std::sync::Arc;
 
 /// The windows of a split from front to back, for evaluation.
 ///
 /// Windows do not overlap in targets. The last one is filled up with ignored targets ([`crate::IGNORED`]). Without a
-/// context token the first token of the split has nothing to be predicted from: T − 1 tokens are scored. With
-/// one (the separator of documents) it is the first input, all T tokens are scored, and together they encode
-/// exactly [`ShardSet::text_bytes`] bytes of text, which makes bits per byte exact.
+/// context token the first token of the split has nothing to be predicted from: T − 1 tokens are targets. With
+/// one (the separator of documents) it is the first input, all T tokens are targets, and together they encode
+/// exactly [`ShardSet::text_bytes`] bytes of text, which makes bits per byte exact. Targets that the split's mask does not score are ignored
+/// too.
 #[derive(Debug, Clone)]
 pub struct EvaluationWindows {
     set: Arc<ShardSet>,
@@ -23,7 +24,7 @@ impl EvaluationWindows {
     /// Windows with `seq_len` inputs; `context` is put before the first token of the split.
     ///
     /// # Errors
-    /// [`LoadError::TooFewTokens`] if no token would be scored, [`LoadError::SequenceLength`],
+    /// [`LoadError::TooFewTokens`] if no token is a target, [`LoadError::NothingScored`], [`LoadError::SequenceLength`],
     /// [`LoadError::ContextToken`].
     pub fn new(set: Arc<ShardSet>, seq_len: usize, context: Option<u32>) -> Result<Self, LoadError> {
         check_sequence_length(seq_len)?;
@@ -31,7 +32,7 @@ impl EvaluationWindows {
             return Err(LoadError::ContextToken { vocab_size: set.vocab_size(), found });
         }
         let windows = EvaluationWindows { set, seq_len, context, prefetch: PrefetchConfig::default() };
-        if windows.scored_tokens() == 0 {
+        if windows.target_tokens() == 0 {
             return Err(LoadError::TooFewTokens {
                 path: windows.set.path().to_owned(),
                 split: windows.set.split().into(),
@@ -40,6 +41,7 @@ impl EvaluationWindows {
                 seq_len,
             });
         }
+        LoadError::unless_scored(&windows.set, windows.first_target())?;
         Ok(windows)
     }
 
@@ -80,14 +82,24 @@ impl EvaluationWindows {
         self.seq_len
     }
 
-    /// Tokens that are scored: T with a context token, T − 1 without.
-    pub fn scored_tokens(&self) -> u64 {
+    /// Tokens that are targets, scored or not: T with a context token, T − 1 without.
+    pub fn target_tokens(&self) -> u64 {
         self.set.token_count().saturating_sub(self.first_target())
     }
 
     /// Number of windows.
     pub fn windows(&self) -> u64 {
-        self.scored_tokens().div_ceil(self.seq_len as u64)
+        self.target_tokens().div_ceil(self.seq_len as u64)
+    }
+
+    /// Number of scored targets of a window; 0 past the last.
+    ///
+    /// # Errors
+    /// If a file can no longer be read or its mask is damaged.
+    pub fn count_scored(&self, window: u64) -> Result<u64, LoadError> {
+        let total = self.set.token_count();
+        let (start, end) = (self.target_of(window).min(total), self.target_of(window + 1).min(total));
+        Ok(self.set.count_scored(start..end)?)
     }
 
     /// Offset in the split of the first target of a window.
@@ -95,7 +107,7 @@ impl EvaluationWindows {
         self.first_target() + window * self.seq_len as u64
     }
 
-    /// Offset of the first token that is scored.
+    /// Offset of the first token that is a target.
     fn first_target(&self) -> u64 {
         u64::from(self.context.is_none())
     }
@@ -110,16 +122,17 @@ impl EvaluationWindows {
         out.shape(n, self.seq_len)?;
         let here = self.windows().saturating_sub(first_window).min(n as u64) as usize;
         for i in 0..n {
-            let mut scored = 0;
+            let (mut targets, mut scored) = (0, 0);
             let mut row = out.row(i);
             if i < here {
                 let window = first_window + i as u64;
                 // Targets are the tokens from `target` on, inputs those one before.
                 let done = window * self.seq_len as u64;
                 let target = self.first_target() + done;
-                scored = (self.scored_tokens() - done).min(self.seq_len as u64) as usize;
-                self.set.read(target, &mut row.targets[..scored])?;
-                row.inputs[1..scored].copy_from_slice(&row.targets[..scored - 1]);
+                targets = (self.target_tokens() - done).min(self.seq_len as u64) as usize;
+                self.set.read(target, &mut row.targets[..targets])?;
+                row.inputs[1..targets].copy_from_slice(&row.targets[..targets - 1]);
+                scored = self.set.replace_unscored(target, &mut row.targets[..targets], IGNORED)?;
                 match self.context.filter(|_| target == 0) {
                     Some(context) => row.inputs[0] = context,
                     None => self.set.read(target - 1, &mut row.inputs[..1])?,
@@ -128,8 +141,8 @@ impl EvaluationWindows {
                 out.samples.push(Sample { counter: window, component: 0, epoch: 0, token });
                 row = out.row(i);
             }
-            row.pad(scored);
-            out.scored += scored as u64;
+            row.pad(targets);
+            out.scored += scored;
         }
         Ok(here)
     }

@@ -16,6 +16,10 @@
 //! instead of windows, in micro-batches of a few lengths. [`EvaluationWindows`] covers a split in
 //! reading order, every token exactly once.
 //!
+//! Where shards have a mask of scored tokens, the targets that are not scored are [`IGNORED`] in every batch: a target is scored if the
+//! token that it is, the one after its input, is. The mask changes no order: samples without a scored target keep their place, so
+//! that an epoch is the same with and without a mask. [`Loader::count_targets`] counts the targets of samples without reading them.
+//!
 //! A warm [`Batch`] allocates nothing. A [`Prefetcher`] fills batches on threads of its own before they are wanted.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
@@ -32,7 +36,7 @@ mod prefetch;
 mod state;
 mod training;
 
-pub use batch::{Batch, IGNORED, Sample};
+pub use batch::{Batch, IGNORED, Sample, TargetCounts};
 pub use config::{CacheKind, LoaderConfig, OrderKind};
 pub use documents::DocumentConfig;
 pub use error::LoadError;

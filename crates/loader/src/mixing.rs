@@ -19,7 +19,7 @@
 //!
 //! Cost: Q · components once; a table look-up a sample.
 
-use crate::error::LoadError;
+use crate::error::{LoadError, any_scored};
 use crate::mixture::{capped_weights, normalised, temperature_weights};
 use crate::order::fold;
 use crate::state::MixtureShare;
@@ -90,7 +90,8 @@ impl Mixture {
     ///
     /// # Errors
     /// Components that are not those of `shares`, weights for some only, a weight for a component smaller than one sample,
-    /// values out of range, or epochs under which the components do not give `samples` samples.
+    /// values out of range, epochs under which the components do not give `samples` samples, or a component with a share and without a
+    /// scored target.
     pub fn new(
         set: &ShardSet,
         seq_len: usize,
@@ -152,8 +153,14 @@ impl Mixture {
         let weights = capped_weights(&weights, &sizes, &epochs, samples)?;
         let slots = slots(&weights);
         let (order, ranks) = period(&slots);
-        for (part, slots) in parts.iter_mut().zip(slots) {
+        for ((part, slots), component) in parts.iter_mut().zip(slots).zip(components) {
             part.slots = slots;
+            if slots > 0 && !any_scored(set, component.tokens.start + 1..component.tokens.end)? {
+                return Err(wrong(format!(
+                    "component {:?} has {} tokens and none of its targets is scored; give it a weight of 0, or documents with answers",
+                    part.name, part.tokens
+                )));
+            }
         }
         Ok(Mixture { parts, order, ranks, seq_len })
     }

@@ -3,7 +3,9 @@
 use crate::documents::{Documents, SampleOrder};
 use crate::mixing::Mixture;
 use crate::order::ORDER_VERSION;
-use crate::{Batch, EpochOrder, Grouping, LoadError, LoaderState, OrderOrigin, Sample};
+use crate::{
+    Batch, EpochOrder, Grouping, IGNORED, LoadError, LoaderState, OrderOrigin, Sample, TargetCounts,
+};
 use bessemer_shards::ShardSet;
 use std::ops::Range;
 use std::sync::Arc;
@@ -74,7 +76,7 @@ impl Loader {
     /// A loader of windows with `seq_len` inputs.
     ///
     /// # Errors
-    /// [`LoadError::TooFewTokens`] if the split is smaller than one window, [`LoadError::SequenceLength`].
+    /// [`LoadError::TooFewTokens`] if the split is smaller than one window, [`LoadError::NothingScored`], [`LoadError::SequenceLength`].
     pub fn new(set: Arc<ShardSet>, seq_len: usize, seed: u64, shuffle: bool) -> Result<Loader, LoadError> {
         check_sequence_length(seq_len)?;
         let tokens = set.token_count();
@@ -88,6 +90,7 @@ impl Loader {
                 seq_len,
             });
         }
+        LoadError::unless_scored(&set, 1)?;
         let streams = vec![stream];
         let origin = OrderOrigin::default();
         Ok(Loader { set, seq_len, seed, shuffle, streams, mixture: None, documents: None, origin })
@@ -307,10 +310,43 @@ impl Loader {
             self.set.read(sample.token, row.inputs)?;
             row.targets[..last].copy_from_slice(&row.inputs[1..]);
             self.set.read(sample.token + self.seq_len as u64, &mut row.targets[last..])?;
+            let scored = self.set.replace_unscored(sample.token + 1, row.targets, IGNORED)?;
             out.samples.push(sample);
+            out.scored += scored;
         }
-        out.scored = (n * self.seq_len) as u64;
         Ok(())
+    }
+
+    /// Counts the targets of samples `first .. first + n`. Reads no tokens; of shards with a mask, its bits.
+    ///
+    /// # Errors
+    /// [`LoadError::CounterOverflow`]; if a file can no longer be read or its mask is damaged.
+    pub fn count_targets(&self, first: u64, n: u64) -> Result<TargetCounts, LoadError> {
+        let Some(end) = first.checked_add(n) else {
+            return Err(LoadError::CounterOverflow {
+                first,
+                count: usize::try_from(n).unwrap_or(usize::MAX),
+            });
+        };
+        let mut counts = TargetCounts::default();
+        if let Some(documents) = &self.documents {
+            for counter in first..end {
+                let targets = self.targets_of(documents, counter)?;
+                counts.add(targets.end - targets.start, self.set.count_scored(targets)?);
+            }
+            return Ok(counts);
+        }
+        let targets = self.seq_len as u64;
+        if !self.set.has_mask() {
+            return Ok(TargetCounts { targets: n * targets, scored: n * targets, unscored_samples: 0 });
+        }
+        let mut order = None;
+        for counter in first..end {
+            let (component, number) = self.turn(counter);
+            let start = self.locate(counter, component, number, &mut order).token + 1;
+            counts.add(targets, self.set.count_scored(start..start + targets)?);
+        }
+        Ok(counts)
     }
 
     /// What a checkpoint keeps after `samples` samples: enough to go on, and to know other data.

@@ -14,7 +14,7 @@ use bessemer_loader::{
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use support::{counting_split, document_lengths, mixed_split};
+use support::{counting_split, document_lengths, masked_split, mixed_split};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
@@ -66,6 +66,10 @@ fn a_warm_batch_allocates_nothing() {
     };
     let documents =
         [false, true].map(|bucketed| Loader::of_documents(set.clone(), config(bucketed), 1, true).unwrap());
+    let masked = tempfile::tempdir().unwrap();
+    let masked = masked_split(masked.path(), &document_lengths(5000), 500, &|token| token % 11 > 6);
+    let masked_windows = EvaluationWindows::new(masked.clone(), 64, Some(0)).unwrap();
+    let masked = Loader::new(masked, 64, 1, true).unwrap();
     let count = allocations;
     let mut batch = Batch::new();
     let cold = count();
@@ -75,15 +79,18 @@ fn a_warm_batch_allocates_nothing() {
     for step in 1..100 {
         loader.batch(step * 16, 16, &mut batch).unwrap();
         mixed.batch(step * 16, 16, &mut batch).unwrap();
+        masked.batch(step * 16, 16, &mut batch).unwrap();
+        masked.count_targets(step * 16, 16).unwrap();
     }
     for (documents, step) in
         documents.iter().flat_map(|documents| (0..100).map(move |step| (documents, step)))
     {
         documents.batch(step * 4, 4, &mut batch).unwrap();
-        documents.scored(step * 4, 4).unwrap();
+        documents.count_targets(step * 4, 4).unwrap();
     }
     for window in 0..windows.windows() {
         windows.batch(window, 16, &mut batch).unwrap();
+        masked_windows.batch(window, 16, &mut batch).unwrap();
     }
     assert_eq!(count() - warm, 0);
     // Batches have their memory before the first is read; threads ask for some when they start.

@@ -214,6 +214,7 @@ impl Worker {
         let adds = Accumulate { input: pass.adds.input, weight: pass.adds.weight };
         let begun = match pass.phase {
             Phase::Forward => {
+                decoder.stage_scored_share(slot, run.source.scored_share(pass.micro))?;
                 let (batch, ctx) = run.source.micro_batch(pass.micro)?;
                 self.step_number = ctx.step;
                 let loss_scale = (f64::from(ctx.loss_scale) * self.loss_scale) as f32;

@@ -110,7 +110,20 @@ impl ParamGroups {
         if of(ParamRole::is_routing_state).next().is_some() {
             groups.add(routing, of(ParamRole::is_routing_state));
         }
+        if model.adapters.is_some() {
+            groups.freeze_beside_adapters(model);
+        }
         groups
+    }
+
+    /// Leaves adapters the only parameters that are trained.
+    fn freeze_beside_adapters(&mut self, model: &Model) {
+        let ids: Vec<ParamId> = model.params().into_iter().map(|spec| spec.id).collect();
+        let frozen = ParamGroup { name: FROZEN.into(), trainable: false, ..self.list[0].clone() };
+        self.list[1..].iter_mut().for_each(|group| group.trainable = false);
+        let beside = |id: &ParamId| self.of(*id) == 0 && !id.role().is_adapter();
+        let beside: Vec<ParamId> = ids.into_iter().filter(beside).collect();
+        self.add(frozen, beside);
     }
 
     /// Refuses a group that does not cover each data axis once or has the name of another. The axis of experts has a rank's other
@@ -162,6 +175,9 @@ impl ParamGroups {
 
 /// Name of the group of experts that are spread over ranks.
 const EXPERTS: &str = "experts";
+
+/// Name of the group of what adapters leave as it is.
+const FROZEN: &str = "frozen";
 
 impl Plan {
     /// Indexed by group: [`Plan::shards`].

@@ -57,6 +57,12 @@ pub trait BatchSource {
     /// [`ParallelError::BatchSource`].
     fn micro_batch(&mut self, micro: usize) -> Result<(TokenBatch<'_>, StepContext), ParallelError>;
 
+    /// Returns the share of the tokens of the step of micro-batch `micro`, over all ranks and without padding, that are scored targets
+    /// ([`Decoder::stage_scored_share`](bessemer_runtime::Decoder::stage_scored_share)).
+    fn scored_share(&self, _micro: usize) -> f64 {
+        1.0
+    }
+
     /// Returns the tokens of a sequence of micro-batch `micro`, where micro-batches have several lengths: called before messages of other
     /// ranks about it arrive. None: the length of the job's shape.
     ///

@@ -352,10 +352,11 @@ impl Partition<'_> {
         for ((operand, _), made) in written().zip(made) {
             let id = operand.view.buffer.id as usize;
             let rows = operand.view.rows;
-            let by_rows = operands
-                .iter()
-                .zip(&rule.operands)
-                .any(|(o, by)| self.dim_of(&rule, by, &sharded) == Some(0) && o.view.rows == rows);
+            // Rows of a matrix may happen to be as many as tokens.
+            let of_tokens = |view: &View| self.global.values[view.buffer.id as usize].parameter.is_none();
+            let by_rows = operands.iter().zip(&rule.operands).any(|(o, by)| {
+                self.dim_of(&rule, by, &sharded) == Some(0) && o.view.rows == rows && of_tokens(&o.view)
+            });
             let view = match scatters && self.global.values[id].parameter.is_some() {
                 true => self.write_terms(operand, made, &mut after),
                 false => self.write(op, operand.name, (id, operand.view), (made, by_rows), &mut after)?,

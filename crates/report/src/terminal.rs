@@ -247,6 +247,8 @@ mod tests {
             data_seconds: None,
             data_bytes: None,
             data_hit_share: None,
+            scored: None,
+            unscored_samples: None,
             eta_s: Some(252.0),
         }
     }

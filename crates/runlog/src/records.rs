@@ -232,6 +232,9 @@ pub struct Shards {
     pub files: u64,
     /// Tokens.
     pub tokens: u64,
+    /// Of these those that are scored. Missing if all are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scored: Option<u64>,
     /// Documents.
     pub documents: u64,
     /// Bytes of the text that the tokens encode.
@@ -299,6 +302,13 @@ pub struct Step {
     /// Share of the bytes that batches requested since the step before that was in the cache of blocks, 0 to 1. Missing without a cache.
     #[serde(default, with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
     pub data_hit_share: Option<f64>,
+    /// Targets that the loss is the mean of, over all ranks. Missing where the training split has no mask of scored tokens: all targets are
+    /// scored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scored: Option<u64>,
+    /// Samples of the step without a scored target. Missing without a mask.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unscored_samples: Option<u64>,
     /// Expected time until the last step.
     #[serde(default, with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
     pub eta_s: Option<f64>,

@@ -31,6 +31,8 @@ pub(crate) struct Held {
     /// By slot: number of the micro-batch's length among the shorter ones. It outlives the backward pass, whose gradient is still
     /// to be sent.
     pub(crate) length: Vec<Option<usize>>,
+    /// By slot: share of the tokens of its step that are scored targets.
+    pub(crate) scored_share: Vec<f64>,
     /// Indexed by slot: the kept set of the training pass in it.
     pub(crate) of_slot: Vec<Option<usize>>,
     pub(crate) kept: Vec<bool>,
@@ -43,6 +45,7 @@ impl Held {
         Held {
             slots: vec![SlotUse::Free; stage.slots],
             length: vec![None; stage.slots],
+            scored_share: vec![1.0; stage.slots],
             of_slot: vec![None; stage.slots],
             kept: vec![false; kept],
             pending: vec![false; stage.pending],
@@ -79,6 +82,17 @@ impl Decoder {
     pub fn stage_release(&mut self, slot: usize) -> Result<(), ModelError> {
         self.used(slot)?;
         self.held.free(slot);
+        Ok(())
+    }
+
+    /// States the share of the tokens of a step that are scored targets, for the training passes of a slot from here on; 1 before. Losses of
+    /// routers are made of all tokens: the share makes them means over these, where token losses are means over scored targets.
+    ///
+    /// # Errors
+    /// A slot that does not exist.
+    pub fn stage_scored_share(&mut self, slot: usize, share: f64) -> Result<(), ModelError> {
+        self.used(slot)?;
+        self.held.scored_share[slot] = share;
         Ok(())
     }
 

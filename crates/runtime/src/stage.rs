@@ -341,7 +341,7 @@ impl Decoder {
         self.upload(backend, slot, batch, ctx)?;
         if let Some(ctx) = ctx {
             self.teach(backend, batch, ctx.step)?;
-            self.write_step(backend, ctx)?;
+            self.write_step(backend, slot, ctx)?;
         }
         let kept = if ctx.is_some() && self.stage.pending > 0 { self.held.take_kept() } else { None };
         self.held.of_slot[slot] = kept;
@@ -450,7 +450,7 @@ impl Decoder {
             use_after: SlotUse::Free,
             scored: self.scored(slot),
         };
-        let written = self.write_step(backend, &ctx);
+        let written = self.write_step(backend, slot, &ctx);
         written.inspect_err(|_| self.held.free(slot))?;
         Ok(pass)
     }
@@ -611,9 +611,14 @@ impl Decoder {
         (stream.len() * stream.dtype().size()) as u64
     }
 
-    /// Writes the numbers of a pass that vary from step to step: the counters of its lists' random numbers, and the weights of
+    /// Writes the numbers of a pass of a slot that vary from step to step: the counters of its lists' random numbers, and the weights of
     /// auxiliary losses.
-    fn write_step(&mut self, backend: &mut dyn Backend, ctx: &StepContext) -> Result<(), ModelError> {
+    fn write_step(
+        &mut self,
+        backend: &mut dyn Backend,
+        slot: usize,
+        ctx: &StepContext,
+    ) -> Result<(), ModelError> {
         let random = self.units.iter().flat_map(|u| &u.program.random);
         for (words, random) in self.counters.iter_mut().zip(random) {
             let key = RngKey::new(ctx.seed, ctx.step, &random.place);
@@ -624,7 +629,10 @@ impl Decoder {
         }
         let Some(view) = self.buffers.loss_weights else { return Ok(()) };
         for (weights, number) in self.loss_weights.iter_mut().zip(&self.loss_numbers) {
-            let weight = number.map_or(0.0, |number| self.weighed[number].weight_at(ctx.step) as f32);
+            let weight = number.map_or(0.0, |number| {
+                let loss = &self.weighed[number];
+                (loss.weight_at(ctx.step) * loss.share_of_mean(self.held.scored_share[slot])) as f32
+            });
             *weights = [weight, weight * ctx.loss_scale];
         }
         Ok(backend.write_f32(view, self.loss_weights.as_flattened())?)

@@ -4,7 +4,7 @@ use crate::decoder::{Decoder, Loads};
 use crate::error::ModelError;
 use crate::memory::{Slot, shaped};
 use bessemer_mesh::{Axis, Placement};
-use bessemer_program::{AuxiliaryLoss, Class, Phase, Value};
+use bessemer_program::{Class, Phase, Value};
 use bessemer_tensor::op::IGNORED;
 use bessemer_tensor::{Backend, Stream, TensorError, View};
 
@@ -55,7 +55,7 @@ impl From<bool> for Accumulate {
 pub struct WeighedLoss {
     /// Its name, such as [`bessemer_model::Z_LOSS`].
     pub name: &'static str,
-    /// Factor on its mean over the scored targets.
+    /// Factor on its mean over the scored targets; of a loss of routers, over all tokens ([`Decoder::stage_scored_share`]).
     pub weight: f64,
     /// The first step in which the weight is 0; `None`: it is never 0.
     pub until: Option<u64>,
@@ -70,6 +70,12 @@ impl WeighedLoss {
     /// The z-loss.
     pub const fn z_loss(weight: f64) -> WeighedLoss {
         WeighedLoss::new(bessemer_model::Z_LOSS, weight)
+    }
+
+    /// Factor that makes its sum over scored targets the mean that it is: of a loss of routers `scored_share`, the share of the tokens of
+    /// the step that are scored targets.
+    pub fn share_of_mean(&self, scored_share: f64) -> f64 {
+        if is_of_router(self.name) { scored_share } else { 1.0 }
     }
 
     /// Its weight in a step, from 0.
@@ -131,8 +137,8 @@ pub(crate) fn check_indices(
 }
 
 /// Whether an auxiliary loss is computed from a router's logits or probabilities.
-fn is_of_router(loss: &AuxiliaryLoss) -> bool {
-    [bessemer_model::BALANCE_LOSS, bessemer_model::ROUTER_Z_LOSS].contains(&loss.name)
+fn is_of_router(loss: &str) -> bool {
+    [bessemer_model::BALANCE_LOSS, bessemer_model::ROUTER_Z_LOSS].contains(&loss)
 }
 
 /// Counts that are read from the device at a time.
@@ -260,7 +266,7 @@ impl Decoder {
 
     /// Whether forward passes compute losses of routers, which are not finite where a router is not.
     pub(crate) fn has_routers(&self) -> bool {
-        self.units.iter().flat_map(|unit| &unit.program.losses).any(is_of_router)
+        self.units.iter().flat_map(|unit| &unit.program.losses).any(|loss| is_of_router(loss.name))
     }
 
     /// Adds the counts of the last forward pass, that of the micro-batch in a slot.
@@ -315,7 +321,7 @@ impl Decoder {
             first += views.len();
             let program = &self.unit(at, Some(slot)).program;
             for (loss, (view, weighed)) in views.iter().zip(numbers).enumerate() {
-                let of_router = is_of_router(&program.losses[loss]);
+                let of_router = is_of_router(program.losses[loss].name);
                 if !program.makes_loss(phase, loss) || (weighed.is_none() && !of_router) {
                     continue;
                 }

@@ -2,6 +2,7 @@
 
 use crate::Fingerprint;
 use std::fmt;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// The part of a file that a checksum covers.
@@ -29,6 +30,13 @@ pub enum Part {
         /// One past the last byte in the file.
         end: u64,
     },
+    /// Bytes `start..end` of the file: a piece of the mask of scored tokens, or its count and checksums.
+    Mask {
+        /// First byte in the file.
+        start: u64,
+        /// One past the last byte in the file.
+        end: u64,
+    },
     /// The fixed trailer.
     Trailer,
 }
@@ -39,9 +47,49 @@ impl fmt::Display for Part {
             Part::Header => f.write_str("the header"),
             Part::Index => f.write_str("the index"),
             Part::Section { start, end } => write!(f, "the index (bytes {start}..{end})"),
+            Part::Mask { start, end } => write!(f, "the mask of scored tokens (bytes {start}..{end})"),
             Part::Trailer => f.write_str("the trailer"),
             Part::Block { number, of, start, end } => {
                 write!(f, "block {number} of {of} (bytes {start}..{end})")
+            }
+        }
+    }
+}
+
+/// Defect of the ranges of a document's scored tokens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ScoredRangeFault {
+    /// A range ends before it begins, or behind the document.
+    Outside {
+        /// Number of the range, from 0.
+        number: usize,
+        /// The range.
+        range: Range<usize>,
+        /// Tokens of the document.
+        tokens: usize,
+    },
+    /// A range begins before the end of the preceding one.
+    Overlap {
+        /// Number of the range, from 0.
+        number: usize,
+        /// The range.
+        range: Range<usize>,
+        /// End of the range before it.
+        before: usize,
+    },
+}
+
+impl fmt::Display for ScoredRangeFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ScoredRangeFault::Outside { number, range: Range { start, end }, tokens } => {
+                write!(f, "wanted range {number} of scored tokens within 0..{tokens}, found {start}..{end}")
+            }
+            ScoredRangeFault::Overlap { number, range: Range { start, end }, before } => {
+                write!(
+                    f,
+                    "wanted range {number} of scored tokens to begin at {before} or later, found {start}..{end}"
+                )
             }
         }
     }
@@ -196,6 +244,16 @@ pub enum ShardError {
         token: u32,
         /// The vocabulary.
         vocab_size: u32,
+    },
+    /// The ranges of a document's scored tokens are not ascending ranges within the document.
+    #[error("{}: document {document}: {fault}", path.display())]
+    ScoredRange {
+        /// The file being written.
+        path: PathBuf,
+        /// Number of the document in this file, from 0.
+        document: u64,
+        /// The defect.
+        fault: ScoredRangeFault,
     },
     /// Tokens were asked for that do not exist.
     #[error("{}: wanted tokens {start}..{end}, found {tokens} tokens", path.display())]

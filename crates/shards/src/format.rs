@@ -2,6 +2,7 @@
 //!
 //! The specification is the crate's README; this file is its only implementation, used by writer and reader.
 
+use crate::mask::mask_bytes;
 use crate::meta::{SPLIT_BYTES, ShardMeta, check_split};
 use crate::{Fingerprint, Part, ShardError};
 use std::path::Path;
@@ -197,6 +198,7 @@ impl Header {
 const TOKEN_SUMS: u32 = 1;
 const DOCUMENT_INDEX: u32 = 2;
 const INDEX_SUMS: u32 = 3;
+const MASK: u32 = 4;
 /// Sections of each file of version 2.
 pub(crate) const REQUIRED: usize = 3;
 /// Most sections of a file.
@@ -217,7 +219,7 @@ pub(crate) struct Section {
     pub(crate) required: bool,
     pub(crate) start: usize,
     pub(crate) bytes: usize,
-    /// Of the bytes; of the document index, of the checksums of its pieces.
+    /// Of the bytes; of the document index, of the checksums of its pieces; of a mask, of its count and the checksums of its pieces.
     pub(crate) sum: u64,
 }
 
@@ -273,15 +275,23 @@ pub(crate) struct Sections {
     pub(crate) token_sums: u64,
     /// Checksum of the checksums of the document index.
     pub(crate) index_sums: u64,
-    /// Sections behind those of each file.
+    /// Mask of scored tokens; without one, all are scored.
+    pub(crate) mask: Option<Section>,
+    /// Sections behind those of each file, without the mask.
     pub(crate) further: Vec<Section>,
 }
 
-/// Reads the entries of the table of sections at byte `at`.
+/// The section of a mask from byte `start` on.
+pub(crate) fn mask_section(start: usize, bytes: usize, sum: u64) -> Section {
+    Section { kind: MASK, required: true, start, bytes, sum }
+}
+
+/// Reads the entries of the table of sections at byte `at`, of a file with so many tokens.
 pub(crate) fn read_table(
     entries: &[u8],
     at: usize,
     layout: &Layout,
+    tokens: u64,
     path: &Path,
 ) -> Result<Sections, ShardError> {
     let wrong = |entry: usize, what: String| Err(ShardError::malformed(path, at + entry * ENTRY_BYTES, what));
@@ -304,11 +314,11 @@ pub(crate) fn read_table(
         });
     }
     let sums = [0, 2].map(|number| sections.get(number).map_or(0, |section: &Section| section.sum));
-    let further = sections.split_off(REQUIRED.min(sections.len()));
+    let mut further = sections.split_off(REQUIRED.min(sections.len()));
     if sections != layout.sections(sums[0], sums[1]) {
         return wrong(0, "wanted checksums of blocks, document index and its checksums as the first sections, as the header places them".into());
     }
-    let mut end = layout.sections_end;
+    let (mut end, mut mask) = (layout.sections_end, None);
     for (number, section) in further.iter().enumerate() {
         if section.start != end || section.bytes % 8 != 0 || section.bytes > at - end {
             return wrong(
@@ -316,7 +326,17 @@ pub(crate) fn read_table(
                 format!("wanted a section from byte {end} on, of a multiple of 8 bytes before the table"),
             );
         }
-        if section.required {
+        if section.kind == MASK {
+            let wanted = mask_section(end, mask_bytes(tokens), section.sum);
+            if *section != wanted || mask.is_some() {
+                let (bytes, found) = (wanted.bytes, section.bytes);
+                let what = format!(
+                    "wanted one required mask of {bytes} bytes for {tokens} tokens, found {found} bytes"
+                );
+                return wrong(REQUIRED + number, what);
+            }
+            mask = Some(wanted);
+        } else if section.required {
             return Err(ShardError::Section { path: path.to_owned(), kind: section.kind });
         }
         end += section.bytes;
@@ -324,7 +344,8 @@ pub(crate) fn read_table(
     if end != at {
         return wrong(0, format!("the sections end at byte {end}, and the table begins at {at}"));
     }
-    Ok(Sections { token_sums: sums[0], index_sums: sums[1], further })
+    further.retain(|section| section.kind != MASK);
+    Ok(Sections { token_sums: sums[0], index_sums: sums[1], mask, further })
 }
 
 /// The trailer of a file whose header has these bytes; `index_sum`: of version 1 that of everything between tokens and trailer, else that of

@@ -10,6 +10,9 @@
 //!   touch.
 //! - [`ShardSetWriter`] and [`ShardSet`] hold one split (train, validation) in several files, listed by a
 //!   `shards.json` that is written last: its presence means that the split is complete.
+//! - Documents may have tokens that are not scored, such as the questions of a chat ([`ShardSetWriter::push_scored`]). A file with such a
+//!   token has a mask of one bit a token, which every reader must have; readers replace unscored tokens among targets
+//!   ([`ShardSet::replace_unscored`]).
 //!
 //! A token costs 2 bytes up to a vocabulary of 65,536 and 4 bytes above; a document costs 32 bytes of index.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
@@ -19,6 +22,7 @@ mod component;
 mod error;
 mod file;
 mod format;
+mod mask;
 mod meta;
 mod reader;
 mod repeated;
@@ -33,10 +37,13 @@ mod cache_tests;
 #[cfg(test)]
 #[allow(clippy::unwrap_used)] // A failed unwrap in a test is a failed test with a backtrace.
 mod damage_tests;
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // A failed unwrap in a test is a failed test with a backtrace.
+mod mask_tests;
 
 pub use cache::{CacheConfig, CachePolicy};
 pub use component::Component;
-pub use error::{Part, ShardError};
+pub use error::{Part, ScoredRangeFault, ShardError};
 pub use format::{BLOCK_BYTES, VERSION};
 pub use meta::{DocumentId, Fingerprint, ShardMeta, token_bytes_for};
 pub use reader::{Document, ReadCounters, ShardReader};

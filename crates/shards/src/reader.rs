@@ -3,6 +3,7 @@
 use crate::cache::{BlockCache, CacheRead};
 use crate::file::ShardFile;
 use crate::format::{self, Header, INDEX_PIECE, Layout, Section, u64_at};
+use crate::mask::Mask;
 use crate::{DocumentId, Part, ShardError, ShardMeta};
 use bessemer_durable::ConfinedDir;
 use std::ops::Range;
@@ -37,6 +38,7 @@ pub struct ShardReader {
     layout: Layout,
     checksum: u64,
     index: DocumentIndex,
+    mask: Option<Mask>,
     verified: Verified,
     /// Blocks in memory, if any are, and the number of the file there.
     cache: OnceLock<(Arc<BlockCache>, u64)>,
@@ -95,18 +97,18 @@ enum DocumentIndex {
 
 /// One bit a block: set once its checksum was found right. Two threads may both verify a block; neither reads it unverified.
 #[derive(Debug)]
-struct Verified(Vec<AtomicU64>);
+pub(crate) struct Verified(Vec<AtomicU64>);
 
 impl Verified {
-    fn none_of(blocks: usize) -> Verified {
+    pub(crate) fn none_of(blocks: usize) -> Verified {
         Verified((0..blocks.div_ceil(64)).map(|_| AtomicU64::new(0)).collect())
     }
 
-    fn has(&self, number: usize) -> bool {
+    pub(crate) fn has(&self, number: usize) -> bool {
         self.0[number / 64].load(Ordering::Acquire) >> (number % 64) & 1 != 0
     }
 
-    fn note(&self, number: usize) {
+    pub(crate) fn note(&self, number: usize) {
         self.0[number / 64].fetch_or(1 << (number % 64), Ordering::Release);
     }
 }
@@ -140,7 +142,8 @@ impl ShardReader {
         if found > wanted && header.version == 1 {
             return Err(ShardError::TooLong { path: file.path().to_owned(), wanted, found });
         }
-        let Ends { checksum, further } = check_ends(&file, &header, &layout)?;
+        let Ends { checksum, mask, further } = check_ends(&file, &header, &layout)?;
+        let mask = mask.map(|section| Mask::open(&file, section, header.tokens)).transpose()?;
         let index = match header.version {
             1 => DocumentIndex::Marks(Vec::new()),
             _ => {
@@ -155,6 +158,7 @@ impl ShardReader {
             layout,
             checksum,
             index,
+            mask,
             verified,
             cache: OnceLock::new(),
             requested: AtomicU64::new(0),
@@ -298,11 +302,7 @@ impl ShardReader {
     /// # Errors
     /// [`ShardError::OutOfRange`], or [`ShardError::Checksum`] naming the damaged block.
     pub fn read(&self, start: u64, out: &mut [u32]) -> Result<(), ShardError> {
-        let tokens = self.header.tokens;
-        let end = start.checked_add(out.len() as u64).filter(|&end| end <= tokens).ok_or_else(|| {
-            let end = start.saturating_add(out.len() as u64);
-            ShardError::OutOfRange { path: self.path().to_owned(), start, end, tokens }
-        })?;
+        let end = self.end_of_read(start, out.len())?;
         if out.is_empty() {
             return Ok(());
         }
@@ -318,6 +318,58 @@ impl ShardReader {
             rest = later;
         }
         Ok(())
+    }
+
+    /// The token one past `len` tokens from `start` on, which must exist.
+    fn end_of_read(&self, start: u64, len: usize) -> Result<u64, ShardError> {
+        let tokens = self.header.tokens;
+        start.checked_add(len as u64).filter(|&end| end <= tokens).ok_or_else(|| {
+            let end = start.saturating_add(len as u64);
+            ShardError::OutOfRange { path: self.path().to_owned(), start, end, tokens }
+        })
+    }
+
+    /// Whether the file has a mask: some of its tokens are not scored.
+    pub fn has_mask(&self) -> bool {
+        self.mask.is_some()
+    }
+
+    /// Number of tokens that are scored: all of them without a mask.
+    pub fn scored_count(&self) -> u64 {
+        self.mask.as_ref().map_or(self.header.tokens, Mask::scored)
+    }
+
+    /// Number of tokens that are scored among `len` tokens from `start` on. Does not allocate.
+    ///
+    /// # Errors
+    /// [`ShardError::OutOfRange`], or [`ShardError::Checksum`] naming the damaged part of the mask.
+    pub fn count_scored(&self, start: u64, len: u64) -> Result<u64, ShardError> {
+        let end = self.end_of_read(start, usize::try_from(len).unwrap_or(usize::MAX))?;
+        let Some(mask) = &self.mask else { return Ok(len) };
+        let mut scored = 0;
+        mask.visit(&self.file, start..end, |_, bits| scored += u64::from(bits.count_ones()))?;
+        Ok(scored)
+    }
+
+    /// Writes `value` over each of `tokens`, the tokens from `start` on, that is not scored, and returns the number of those that are. Does
+    /// not allocate.
+    ///
+    /// # Errors
+    /// As [`ShardReader::count_scored`].
+    pub fn replace_unscored(&self, start: u64, tokens: &mut [u32], value: u32) -> Result<u64, ShardError> {
+        let end = self.end_of_read(start, tokens.len())?;
+        let Some(mask) = &self.mask else { return Ok(tokens.len() as u64) };
+        let mut scored = 0;
+        mask.visit(&self.file, start..end, |range, bits| {
+            scored += u64::from(bits.count_ones());
+            let here = &mut tokens[(range.start - start) as usize..(range.end - start) as usize];
+            for (place, token) in here.iter_mut().enumerate() {
+                if bits >> place & 1 == 0 {
+                    *token = value;
+                }
+            }
+        })?;
+        Ok(scored)
     }
 
     /// Copies the tokens at `bytes` of the token data, which are of block `number`.
@@ -388,6 +440,7 @@ impl ShardReader {
         if let DocumentIndex::Pieces { further, .. } = &self.index {
             (0..(self.layout.sections_end - self.layout.index_sums) / 8)
                 .try_for_each(|piece| self.verify_piece(piece))?;
+            self.mask.iter().try_for_each(|mask| mask.verify(&self.file))?;
             for section in further {
                 let (start, end) = (section.start, section.start + section.bytes);
                 let part = Part::Section { start: start as u64, end: end as u64 };
@@ -530,7 +583,9 @@ impl ShardReader {
 struct Ends {
     /// Checksum of the whole file.
     checksum: u64,
-    /// Sections that not every file has.
+    /// Mask of scored tokens, if the file has one.
+    mask: Option<Section>,
+    /// Other sections that not every file has.
     further: Vec<Section>,
 }
 
@@ -550,15 +605,15 @@ fn check_ends(file: &ShardFile, header: &Header, layout: &Layout) -> Result<Ends
     let checksum = format::file_sum(&trailer);
     if header.version == 1 {
         format::same_sum(path, Part::Index, index_sum, file.sum(layout.data_end, layout.sections_end)?)?;
-        return Ok(Ends { checksum, further: Vec::new() });
+        return Ok(Ends { checksum, mask: None, further: Vec::new() });
     }
     let start = format::table_start(file.u64_at(trailer_at - 8)?, trailer_at, layout, path)?;
     let mut table = vec![0; trailer_at - start];
     file.read_at(start, &mut table)?;
     format::check_sum(path, Part::Index, index_sum, &table)?;
     let entries = &table[..table.len() - 8];
-    let format::Sections { token_sums, index_sums, further } =
-        format::read_table(entries, start, layout, path)?;
+    let format::Sections { token_sums, index_sums, mask, further } =
+        format::read_table(entries, start, layout, header.tokens, path)?;
     for (from, to, sum) in
         [(layout.block_sums, layout.ends, token_sums), (layout.index_sums, layout.sections_end, index_sums)]
     {
@@ -566,7 +621,7 @@ fn check_ends(file: &ShardFile, header: &Header, layout: &Layout) -> Result<Ends
         format::same_sum(path, part, sum, file.sum(from, to)?)?;
     }
     check_padding(file, layout)?;
-    Ok(Ends { checksum, further })
+    Ok(Ends { checksum, mask, further })
 }
 
 /// Tokens end at a multiple of 8 bytes, after zeros.

@@ -195,28 +195,91 @@ impl ShardSet {
         })
     }
 
+    /// Whether a file has a mask: some tokens are not scored.
+    pub fn has_mask(&self) -> bool {
+        self.files.iter().any(ShardReader::has_mask)
+    }
+
+    /// Number of tokens that are scored: all of them without a mask.
+    pub fn scored_count(&self) -> u64 {
+        self.files.iter().map(ShardReader::scored_count).sum()
+    }
+
+    /// Number of tokens that are scored among `tokens`, offsets in the split. Does not allocate.
+    ///
+    /// # Errors
+    /// [`ShardError::OutOfRange`], or [`ShardError::Checksum`] naming file and part of the mask.
+    pub fn count_scored(&self, tokens: Range<u64>) -> Result<u64, ShardError> {
+        let len = tokens.end.saturating_sub(tokens.start);
+        self.end_of_read(tokens.start, len)?;
+        let mut scored = 0;
+        self.each_file(tokens.start, len, |file, start, len| {
+            scored += self.files[file].count_scored(start, len)?;
+            Ok(())
+        })?;
+        Ok(scored)
+    }
+
+    /// Writes `value` over each of `tokens`, the tokens from `start` on, that is not scored, and returns the number of those that are. Does
+    /// not allocate.
+    ///
+    /// # Errors
+    /// As [`ShardSet::count_scored`].
+    pub fn replace_unscored(&self, start: u64, tokens: &mut [u32], value: u32) -> Result<u64, ShardError> {
+        self.end_of_read(start, tokens.len() as u64)?;
+        let (mut scored, mut rest) = (0, tokens);
+        self.each_file(start, rest.len() as u64, |file, start, len| {
+            let (now, later) = std::mem::take(&mut rest).split_at_mut(len as usize);
+            rest = later;
+            scored += self.files[file].replace_unscored(start, now, value)?;
+            Ok(())
+        })?;
+        Ok(scored)
+    }
+
+    /// Refuses tokens that do not exist.
+    fn end_of_read(&self, start: u64, len: u64) -> Result<(), ShardError> {
+        let tokens = self.token_count();
+        match start.checked_add(len) {
+            Some(end) if end <= tokens => Ok(()),
+            _ => {
+                let end = start.saturating_add(len);
+                Err(ShardError::OutOfRange { path: self.path.clone(), start, end, tokens })
+            }
+        }
+    }
+
+    /// Passes the parts of `len` tokens from `start` on, which exist, to `visit`: number of the file, first token in it, tokens.
+    fn each_file(
+        &self,
+        start: u64,
+        len: u64,
+        mut visit: impl FnMut(usize, u64, u64) -> Result<(), ShardError>,
+    ) -> Result<(), ShardError> {
+        let (mut at, end) = (start, start + len);
+        while at < end {
+            // The last file that begins at or before the offset; empty files before it are passed over.
+            let file = self.token_starts.partition_point(|&s| s <= at) - 1;
+            let here = (end - at).min(self.token_starts[file + 1] - at);
+            visit(file, at - self.token_starts[file], here)?;
+            at += here;
+        }
+        Ok(())
+    }
+
     /// Copies the tokens from `start` on into `out`, across files. Verifies each block on its first touch. Does
     /// not allocate.
     ///
     /// # Errors
     /// [`ShardError::OutOfRange`], or [`ShardError::Checksum`] naming file and block.
     pub fn read(&self, start: u64, out: &mut [u32]) -> Result<(), ShardError> {
-        let tokens = self.token_count();
-        if start.checked_add(out.len() as u64).is_none_or(|end| end > tokens) {
-            let end = start.saturating_add(out.len() as u64);
-            return Err(ShardError::OutOfRange { path: self.path.clone(), start, end, tokens });
-        }
-        let (mut at, mut rest) = (start, out);
-        while !rest.is_empty() {
-            // The last file that begins at or before the offset; empty files before it are passed over.
-            let file = self.token_starts.partition_point(|&s| s <= at) - 1;
-            let here = rest.len().min((self.token_starts[file + 1] - at) as usize);
-            let (now, later) = rest.split_at_mut(here);
-            self.files[file].read(at - self.token_starts[file], now)?;
-            at += here as u64;
+        self.end_of_read(start, out.len() as u64)?;
+        let mut rest = out;
+        self.each_file(start, rest.len() as u64, |file, start, len| {
+            let (now, later) = std::mem::take(&mut rest).split_at_mut(len as usize);
             rest = later;
-        }
-        Ok(())
+            self.files[file].read(start, now)
+        })
     }
 
     /// Number of the document that holds token `offset`; `None` past the last token. Two binary searches.

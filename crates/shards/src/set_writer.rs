@@ -2,8 +2,10 @@
 
 use crate::component::{ListedComponent, check_name};
 use crate::set_index::{INDEX_FILE, ListedFile, SetIndex, is_shard_name, shard_name};
+use crate::writer::scored_of;
 use crate::{DocumentId, Fingerprint, ShardError, ShardMeta, ShardWriter};
 use bessemer_durable::{AsDir, ConfinedDir, EntryKind};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// Default length of a file at which a set goes on to the next one: 256 MiB.
@@ -33,6 +35,8 @@ pub struct SetSummary {
     pub documents: u64,
     /// Bytes of the text that the tokens encode.
     pub text_bytes: u64,
+    /// Tokens that are scored.
+    pub scored: u64,
     /// Length of all shard files in bytes.
     pub file_bytes: u64,
 }
@@ -52,6 +56,8 @@ pub struct ShardSetWriter {
     file_bytes: u64,
     current: Option<ShardWriter>,
     done: Vec<ListedFile>,
+    /// Tokens of these that are scored.
+    scored: u64,
     components: Vec<ListedComponent>,
 }
 
@@ -79,7 +85,7 @@ impl ShardSetWriter {
             _ => own.sync().map_err(|e| ShardError::write(&dir, e))?,
         }
         let (current, done, components) = (None, Vec::new(), Vec::new());
-        Ok(ShardSetWriter { dir, own, meta, file_bytes, current, done, components })
+        Ok(ShardSetWriter { dir, own, meta, file_bytes, current, done, scored: 0, components })
     }
 
     /// Begins a component of a training mixture: the documents pushed from here on belong to it, until the next one
@@ -100,7 +106,7 @@ impl ShardSetWriter {
         Ok(())
     }
 
-    /// Appends one document; see [`ShardWriter::push_document`].
+    /// Appends one document, all tokens of which are scored; see [`ShardWriter::push_document`].
     ///
     /// # Errors
     /// As [`ShardWriter::push_document`] and [`ShardWriter::finish`].
@@ -110,10 +116,25 @@ impl ShardSetWriter {
         text_bytes: u64,
         tokens: &[u32],
     ) -> Result<(), ShardError> {
+        self.push_scored(id, text_bytes, tokens, std::slice::from_ref(&(0..tokens.len())))
+    }
+
+    /// Appends one document of which only the tokens at `scored` are scored; see [`ShardWriter::push_scored`].
+    ///
+    /// # Errors
+    /// As [`ShardWriter::push_scored`] and [`ShardWriter::finish`].
+    pub fn push_scored(
+        &mut self,
+        id: DocumentId,
+        text_bytes: u64,
+        tokens: &[u32],
+        scored: &[Range<usize>],
+    ) -> Result<(), ShardError> {
+        let (all, of_them) = (tokens.len() as u64, scored_of(scored));
         let full = self
             .current
             .as_ref()
-            .is_some_and(|w| w.documents() > 0 && w.file_bytes_with(tokens.len() as u64) > self.file_bytes);
+            .is_some_and(|w| w.documents() > 0 && w.file_bytes_with(all, of_them) > self.file_bytes);
         if full {
             self.finish_file()?;
         }
@@ -121,7 +142,7 @@ impl ShardSetWriter {
             self.current = Some(self.next_file()?);
         }
         let writer = self.current.as_mut().expect("a file was just started");
-        writer.push_document(id, text_bytes, tokens)?;
+        writer.push_scored(id, text_bytes, tokens, scored)?;
         if let Some(component) = self.components.last_mut() {
             component.tokens += tokens.len() as u64;
             component.documents += 1;
@@ -153,6 +174,7 @@ impl ShardSetWriter {
             tokens: index.tokens,
             documents: index.documents,
             text_bytes: index.text_bytes,
+            scored: self.scored,
             file_bytes,
         })
     }
@@ -168,6 +190,7 @@ impl ShardSetWriter {
     fn finish_file(&mut self) -> Result<(), ShardError> {
         let Some(writer) = self.current.take() else { return Ok(()) };
         let summary = writer.finish()?;
+        self.scored += summary.scored;
         self.done.push(ListedFile {
             file: shard_name(self.done.len() as u32),
             tokens: summary.tokens,

@@ -3,9 +3,11 @@
 use crate::format::{
     self, BLOCK_BYTES, DOCUMENT_BYTES, HEADER_BYTES, Header, INDEX_PIECE, TRAILER_BYTES, VERSION,
 };
+use crate::mask::{MaskBits, check_ranges, mask_bytes};
 use crate::{DocumentId, ShardError, ShardMeta};
 use bessemer_durable::{ConfinedDir, NewFile};
 use std::io::Write;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
@@ -20,6 +22,8 @@ pub struct ShardSummary {
     pub documents: u64,
     /// Bytes of the text that the tokens encode.
     pub text_bytes: u64,
+    /// Tokens that are scored.
+    pub scored: u64,
     /// Length of the file in bytes.
     pub file_bytes: u64,
     /// The checksum of the whole file (see [`crate::ShardReader::checksum`]).
@@ -32,7 +36,7 @@ pub struct ShardSummary {
 /// [`ShardWriter::finish`], after its bytes are on disk. Dropped before that, or after an error, it removes
 /// the temporary file and leaves nothing. One writer a path at a time.
 ///
-/// Memory: one block (1 MiB), the file's buffer and 32 bytes a document.
+/// Memory: one block (1 MiB), the file's buffer, 32 bytes a document, and one bit a token if some are not scored.
 #[derive(Debug)]
 pub struct ShardWriter {
     path: PathBuf,
@@ -47,6 +51,10 @@ pub struct ShardWriter {
     ids: Vec<DocumentId>,
     tokens: u64,
     text_bytes: u64,
+    /// Tokens that are scored.
+    scored: u64,
+    /// From the first document on that has a token that is not scored.
+    mask: Option<MaskBits>,
     failed: bool,
 }
 
@@ -101,6 +109,8 @@ impl ShardWriter {
             ids: Vec::new(),
             tokens: 0,
             text_bytes: 0,
+            scored: 0,
+            mask: None,
             failed: false,
         };
         // The header is known last; zeros until then, so that no prefix of the file looks like a shard file.
@@ -108,8 +118,8 @@ impl ShardWriter {
         Ok(writer)
     }
 
-    /// Appends one document. `text_bytes` is the length of the text that `tokens` encode; tokens that encode no
-    /// text, such as a separator, belong to `tokens` too if they are to be trained on. An empty document is kept
+    /// Appends one document, all tokens of which are scored. `text_bytes` is the length of the text that `tokens` encode; tokens that
+    /// encode no text, such as a separator, belong to `tokens` too if they are to be trained on. An empty document is kept
     /// in the index.
     ///
     /// # Errors
@@ -120,6 +130,21 @@ impl ShardWriter {
         id: DocumentId,
         text_bytes: u64,
         tokens: &[u32],
+    ) -> Result<(), ShardError> {
+        self.push_scored(id, text_bytes, tokens, std::slice::from_ref(&(0..tokens.len())))
+    }
+
+    /// Appends one document of which only some tokens are scored: those at `scored`, ascending ranges of positions within the document
+    /// that do not overlap. The others are read as context, and are no targets. Without a range none is scored.
+    ///
+    /// # Errors
+    /// As [`ShardWriter::push_document`]; [`ShardError::ScoredRange`] leaves the writer as it was.
+    pub fn push_scored(
+        &mut self,
+        id: DocumentId,
+        text_bytes: u64,
+        tokens: &[u32],
+        scored: &[Range<usize>],
     ) -> Result<(), ShardError> {
         if self.failed {
             return Err(ShardError::Poisoned { path: self.path.clone() });
@@ -138,6 +163,11 @@ impl ShardWriter {
             path: self.path.clone(),
             what: format!("text_bytes: the sum over documents overflows with {text_bytes}"),
         })?;
+        check_ranges(tokens.len(), scored).map_err(|fault| ShardError::ScoredRange {
+            path: self.path.clone(),
+            document: self.ends.len() as u64,
+            fault,
+        })?;
         let width = self.meta.token_bytes() as usize;
         let mut rest = tokens;
         while !rest.is_empty() {
@@ -153,6 +183,14 @@ impl ShardWriter {
                 self.flush_block()?;
             }
         }
+        let of_document = scored_of(scored);
+        if self.mask.is_none() && of_document < tokens.len() as u64 {
+            self.mask = Some(MaskBits::all_scored(self.tokens));
+        }
+        if let Some(mask) = &mut self.mask {
+            mask.push(tokens.len(), scored);
+        }
+        self.scored += of_document;
         self.tokens += tokens.len() as u64;
         self.text_bytes = sum;
         self.ends.push(self.tokens);
@@ -171,17 +209,22 @@ impl ShardWriter {
         self.ends.len() as u64
     }
 
-    /// Bytes that the file would have if it were finished after a further document of `tokens` tokens.
-    pub fn file_bytes_with(&self, tokens: u64) -> u64 {
+    /// Bytes that the file would have if it were finished after a further document of `tokens` tokens, `scored` of which are scored.
+    pub fn file_bytes_with(&self, tokens: u64, scored: u64) -> u64 {
+        let mask = match self.mask.is_some() || scored < tokens {
+            true => mask_bytes(self.tokens + tokens) as u64,
+            false => 0,
+        };
         let data = (self.tokens + tokens) * u64::from(self.meta.token_bytes());
         let sums = data.div_ceil(u64::from(self.block_bytes)) * 8;
         let index = (self.documents() + 1) * DOCUMENT_BYTES;
         let index_sums = index.div_ceil(INDEX_PIECE as u64) * 8;
-        let table = format::table_bytes(format::REQUIRED) as u64;
+        let table = format::table_bytes(format::REQUIRED + usize::from(mask > 0)) as u64;
         (HEADER_BYTES as u64 + data).next_multiple_of(8)
             + sums
             + index
             + index_sums
+            + mask
             + table
             + TRAILER_BYTES as u64
     }
@@ -231,9 +274,18 @@ impl ShardWriter {
             self.write(bytes)?;
         }
         let index_sums = self.write_sums(&pieces.finish())?;
-        let table = format::table(&layout.sections(token_sums, index_sums));
+        let mut sections = layout.sections(token_sums, index_sums).to_vec();
+        let mut file_bytes = layout.file_bytes as u64;
+        if let Some(mask) = self.mask.take() {
+            let (bytes, sum) = mask.section();
+            let one_more = format::table_bytes(format::REQUIRED + 1) - format::table_bytes(format::REQUIRED);
+            file_bytes += (bytes.len() + one_more) as u64;
+            sections.push(format::mask_section(layout.sections_end, bytes.len(), sum));
+            self.write(&bytes)?;
+        }
+        let table = format::table(&sections);
         self.write(&table)?;
-        let trailer = format::trailer(&header, xxh3_64(&table), layout.file_bytes as u64);
+        let trailer = format::trailer(&header, xxh3_64(&table), file_bytes);
         self.write(&trailer)?;
 
         // The header goes over the zeros at the beginning.
@@ -245,7 +297,8 @@ impl ShardWriter {
             tokens: self.tokens,
             documents,
             text_bytes: self.text_bytes,
-            file_bytes: layout.file_bytes as u64,
+            scored: self.scored,
+            file_bytes,
             checksum: format::file_sum(&trailer),
         })
     }
@@ -272,6 +325,12 @@ impl ShardWriter {
             ShardError::write(&self.path, e)
         })
     }
+}
+
+/// Tokens in ranges that do not overlap.
+pub(crate) fn scored_of(ranges: &[Range<usize>]) -> u64 {
+    // Ranges that are refused later may have any length.
+    ranges.iter().fold(0, |sum: u64, range| sum.saturating_add(range.len() as u64))
 }
 
 /// Checksums of the pieces of the document index, while it is written.

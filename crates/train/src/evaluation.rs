@@ -8,7 +8,7 @@ use bessemer_eval::baseline::ngram_baseline;
 use bessemer_eval::generate::{CachedDecoder, NextToken, generate_text};
 use bessemer_eval::score::prepared::{ModelLengths, PreparedTasks, TaskScores};
 use bessemer_eval::score::rows::OneLength;
-use bessemer_eval::score::{EvalReport, score_components};
+use bessemer_eval::score::{EvalReport, check_scored, score_components};
 use bessemer_eval::{EvalConfig, EvalError};
 use bessemer_loader::{EvaluationWindows, Loader};
 use bessemer_parallel::{FillChoice, Worker};
@@ -176,6 +176,9 @@ impl Evaluator {
                 let seq_len = worker.decoder().shape().seq;
                 let windows =
                     EvaluationWindows::new(Arc::clone(set), seq_len, input.tokenizer.end_of_text())?;
+                if config.every_steps > 0 {
+                    check_scored(&windows, config.max_tokens())?;
+                }
                 Some(windows.prefetching(input.recipe.loader.prefetch_config()))
             }
             None => None,
@@ -369,7 +372,8 @@ impl Evaluator {
         Ok(records)
     }
 
-    /// Fits the n-gram baseline on exactly the text of the first `samples` samples and scores it on the validation split.
+    /// Fits the n-gram baseline on exactly the text of the first `samples` samples and scores it on the validation split. Makes none for a
+    /// split with a mask: the baseline predicts bytes, all of which it would score.
     /// `stop` ends it with [`EvalError::Stopped`].
     pub(crate) fn baseline(
         &self,
@@ -378,7 +382,8 @@ impl Evaluator {
         threads: usize,
         (observer, stop): (&mut dyn Observer, &AtomicBool),
     ) -> Result<Option<Record>, TrainError> {
-        let Some(windows) = self.windows.as_ref().filter(|_| self.config.ngram.enabled && samples > 0) else {
+        let wanted = self.config.ngram.enabled && samples > 0;
+        let Some(windows) = self.windows.as_ref().filter(|w| wanted && !w.shards().has_mask()) else {
             return Ok(None);
         };
         let begun = Instant::now();

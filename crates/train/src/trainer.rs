@@ -65,7 +65,7 @@ use memory_tier::MemoryTier;
 pub use memory_tier::{RUN_FILE as MEMORY_RUN_FILE, sweep_copies_in_memory};
 pub use reading::read_tensors;
 use records::{Missing, Records};
-use samples::prefetch_shape;
+use samples::{StepTargets, prefetch_shape};
 use teaching::OpenTeacher;
 pub(crate) use teaching::check_layout;
 use tracing::Tracing;
@@ -108,6 +108,8 @@ pub struct Trainer {
     loader: Loader,
     /// Samples that no step trains on.
     skipped: SkippedSamples,
+    /// Targets of the steps that are being made.
+    targets: StepTargets,
     evaluator: Evaluator,
     saver: Saver,
     /// Chooses when to save, with `save.every = "auto"`.
@@ -359,6 +361,7 @@ impl Trainer {
             scaling,
             loader,
             skipped,
+            targets: StepTargets::default(),
             evaluator,
             saver,
             interval: None,
@@ -513,8 +516,10 @@ impl Trainer {
         observer: &mut dyn Observer,
     ) -> Result<(), TrainError> {
         self.pass_over_skipped(observer)?;
+        self.pass_over_unscored(observer)?;
         let asynchronous = self.runner.worker.plan().pipe.asynchronous();
         let steps = if asynchronous { self.window_steps() } else { 1 };
+        let steps = self.count_targets(steps)?;
         self.tracing.turn(&mut self.runner.worker, self.state.step, steps);
         if let Some(measuring) = &mut self.measuring {
             measuring.turn(&mut self.runner.worker, self.tracing.traces());
@@ -545,13 +550,68 @@ impl Trainer {
         if first == at {
             return Ok(());
         }
-        self.loader.advance(&mut self.state.loader, first);
-        self.state.spikes.passed_over = Some(first.saturating_sub(self.state.samples_trained()));
+        self.begin_with(first);
         let step = self.state.step + 1;
         self.warn(
             format!("step {step}: begins with sample {first}; samples from {at} on are skipped"),
             observer,
         )
+    }
+
+    /// Makes `first` the first sample of the next step.
+    pub(super) fn begin_with(&mut self, first: u64) {
+        self.loader.advance(&mut self.state.loader, first);
+        self.state.spikes.passed_over = Some(first.saturating_sub(self.state.samples_trained()));
+    }
+
+    /// Moves to the first sample of the next step with a scored target. A step without one has no mean and no gradient: its samples are
+    /// passed over, and steps remain updates.
+    fn pass_over_unscored(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
+        let counted = Instant::now();
+        let (at, batch) = (self.state.loader.samples, self.plan.sequences_per_step);
+        let mut first = at;
+        self.targets.counts.clear();
+        self.targets.counts.push(loop {
+            let counts = self.loader.count_targets(first, batch)?;
+            if counts.scored > 0 {
+                break counts;
+            }
+            first = self.skipped.first_of_step(first.saturating_add(batch), batch);
+            if first - at > batch.saturating_add(2 * self.loader.samples_per_epoch()) {
+                return Err(TrainError::Recipe(format!(
+                    "step {}: none of the targets of {} samples from sample {at} on is scored; wanted one: use documents with answers, or \
+                     a mixture that has some",
+                    self.state.step + 1,
+                    first - at
+                )));
+            }
+        });
+        self.targets.seconds = counted.elapsed().as_secs_f64();
+        if first == at {
+            return Ok(());
+        }
+        self.begin_with(first);
+        let step = self.state.step + 1;
+        self.warn(
+            format!("step {step}: begins with sample {first}; samples from {at} on have no scored target"),
+            observer,
+        )
+    }
+
+    /// Counts the targets of the next `steps` steps, the first of which were counted, and returns how many of them run together: those
+    /// before the first without a scored target.
+    fn count_targets(&mut self, steps: u64) -> Result<u64, TrainError> {
+        let counted = Instant::now();
+        let batch = self.plan.sequences_per_step;
+        for step in self.targets.counts.len() as u64..steps {
+            let counts = self.loader.count_targets(self.state.loader.samples + step * batch, batch)?;
+            if counts.scored == 0 {
+                break;
+            }
+            self.targets.counts.push(counts);
+        }
+        self.targets.seconds += counted.elapsed().as_secs_f64();
+        Ok(self.targets.counts.len() as u64)
     }
 
     /// Records the remarks of the observer.

@@ -3,6 +3,7 @@
 mod delete;
 mod inspect;
 mod mixture;
+mod scored;
 mod verify;
 
 use crate::cli::CorpusCommand;
@@ -67,10 +68,14 @@ pub(crate) fn run(command: &CorpusCommand, as_json: bool, console: &mut Console)
                     Ok(Vec::new())
                 }
             })?;
+            let scored = scored::splits(path)?;
             if as_json {
                 let mut value = serde_json::to_value(s)?;
                 if !taken.is_empty() {
                     value["mixture"] = serde_json::to_value(&taken)?;
+                }
+                if !scored.is_empty() {
+                    value["scored"] = scored::objects(&scored);
                 }
                 return Ok(print(&serde_json::to_string(&value)?)?);
             }
@@ -124,6 +129,7 @@ pub(crate) fn run(command: &CorpusCommand, as_json: bool, console: &mut Console)
             for remark in &s.remarks {
                 let _ = writeln!(text, "remark      {remark}");
             }
+            text.push_str(&scored::text(&scored));
             text.push_str(&mixture::text(&s.components, &taken));
             Ok(print(text.trim_end())?)
         }

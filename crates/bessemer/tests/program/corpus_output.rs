@@ -238,3 +238,27 @@ fn the_stated_memory_is_kept_or_the_smallest_possible_one_is_asked_for() {
     println!("peak {} MiB of 144 MiB", peak >> 10);
     assert!(peak > 0 && peak >> 10 <= 144, "{} MiB", peak >> 10);
 }
+
+/// Shards with a mask: `stats` shows how many of their tokens are scored. Without one, it has no line about it.
+#[test]
+fn stats_show_the_scored_tokens_of_shards_with_a_mask() {
+    use bessemer_shards::{ShardSetWriter, SplitMeta};
+    let place = Workplace::new(GPT2);
+    place.bessemer(&["corpus", "build", "recipe.toml"]).text();
+    let write = |split: &str, scored: &[std::ops::Range<usize>]| {
+        let meta = SplitMeta { split: split.into(), vocab_size: 300, tokenizer: [1; 32].into() };
+        let mut writer = ShardSetWriter::create(place.path("runs/t/shards"), meta, 1 << 20).unwrap();
+        writer.push_scored([1; 16], 9, &[7; 2000], scored).unwrap();
+        writer.finish().unwrap();
+    };
+    write("train", &[0..100, 1500..2000]);
+    write("validation", std::slice::from_ref(&(0..2000)));
+    let shown = place.bessemer(&["corpus", "stats", "runs/t"]).text();
+    let lines: Vec<&str> = shown.lines().filter(|line| line.starts_with("scored")).collect();
+    assert_eq!(lines, ["scored      train      600 of 2.00k tokens (30.0 %)"], "{shown}");
+    let json = place.bessemer(&["corpus", "stats", "runs/t", "--json"]).json();
+    assert_eq!(json["scored"], serde_json::json!([{"split": "train", "tokens": 2000, "scored": 600}]));
+    write("train", std::slice::from_ref(&(0..2000)));
+    let json = place.bessemer(&["corpus", "stats", "runs/t", "--json"]).json();
+    assert!(json.get("scored").is_none(), "{json}");
+}

@@ -6,6 +6,7 @@ use super::weights::GgufWeights;
 use super::{ALIGNMENT, MAGIC, VERSION};
 use crate::error::{At, CheckpointError, Result};
 use crate::fs::{OsFileSystem, create_dir_durably};
+use crate::merged::ADAPTERS;
 use crate::parts::Parts;
 use crate::source::{TensorSource, TensorSpec};
 use bessemer_arch::Model;
@@ -56,6 +57,9 @@ pub struct GgufReport {
 /// [`CheckpointError::Source`], [`CheckpointError::Tensor`] for a value that the type cannot hold, and [`CheckpointError::Io`].
 pub fn export_gguf(path: &Path, request: GgufExport<'_>) -> Result<GgufReport> {
     let wrong = |problem: String| CheckpointError::Gguf { path: path.into(), problem };
+    if request.model.adapters.is_some() {
+        return Err(wrong(ADAPTERS.into()));
+    }
     let architecture = Architecture::of(request.model).map_err(wrong)?;
     check_target(path, request.overwrite)?;
     let (model, mut notes) = fitted(request.model, &request.tokenizer).map_err(wrong)?;

@@ -7,6 +7,7 @@ use crate::error::{At, CheckpointError, Result};
 use crate::format::{Layout, split, write_file};
 use crate::fs::{EntryKind, FileSystem, IsOurs, OsFileSystem, create_dir_durably, parent_of, remove_files};
 use crate::manifest::{FileRecord, check_file_name};
+use crate::merged::ADAPTERS;
 use crate::parts::Parts;
 use crate::publish::{Hidden, Unfinished};
 use crate::source::TensorSource;
@@ -181,6 +182,9 @@ pub fn export_hf_on(fs: &dyn FileSystem, dir: &Path, request: HfExport<'_>) -> R
 
 /// The architecture that can express the model, or what stands in the way of each.
 fn choose_style(model: &Model) -> std::result::Result<Style, String> {
+    if model.adapters.is_some() {
+        return Err(ADAPTERS.into());
+    }
     let (gpt2, llama) = (gpt2::obstacles(model), llama::obstacles(model));
     if gpt2.is_empty() {
         return Ok(Style::Gpt2);

@@ -9,11 +9,11 @@
 )]
 
 use bessemer_arch::{
-    ActivationChoice, ExpertLayers, Experts, LayerRule, Model, QkNormSpan, RopeScaling, RopeScalingKind,
-    SharedExpert, named,
+    ActivationChoice, AdapterTarget, Adapters, ExpertLayers, Experts, LayerRule, Model, QkNormSpan,
+    RopeScaling, RopeScalingKind, SharedExpert, named,
 };
-use bessemer_checkpoint::HostTensors;
 use bessemer_checkpoint::hf::{HfExport, export_hf, import_hf};
+use bessemer_checkpoint::{HostTensors, MergedAdapters, TensorSource};
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_runtime::{Decoder, Purpose, Shape, TokenBatch};
 use bessemer_tensor::host::HostTensor;
@@ -214,4 +214,57 @@ fn oracle_logits_of_exports_and_of_an_imported_opt_are_those_of_transformers() {
     let difference = worst(&logits(&model, &list), &wanted);
     println!("opt: {found}, logits differ by at most {difference:e}");
     assert!(difference < 1e-3, "opt: {difference}");
+}
+
+/// Matrices with their adapters merged give the logits of the adapters, and a format without adapters takes no model with some.
+#[test]
+fn merged_adapters_give_the_same_logits() {
+    use AdapterTarget::{Down, Gate, Key, Out, Qkv, Query, Up, Value};
+    let (gpt2, llama) = (sized("gpt2"), sized("llama"));
+    for (base, targets) in [
+        (llama.clone(), vec![Query, Value]),
+        (llama, vec![Down, Up, Gate, Out, Key, Value, Query]),
+        (gpt2.clone(), vec![Qkv, Out, Up, Down]),
+        (gpt2, vec![Key]),
+    ] {
+        let adapters = Adapters { rank: 3, alpha: 2.0, targets, ..Adapters::default() };
+        let model = Model { adapters: Some(adapters), ..base.clone() };
+        model.check().unwrap();
+        let list = weights(&model);
+        let wanted = logits(&model, &list);
+        let mut source = HostTensors::new(&list);
+        let mut merged = MergedAdapters::new(&model, &mut source).unwrap();
+        assert_eq!(merged.model(), &base);
+        let tensors: Vec<HostTensor> = (merged.specs().to_vec().into_iter().enumerate())
+            .map(|(number, spec)| {
+                let mut values = vec![0.0; spec.checked_len().unwrap()];
+                merged.fill(number, &mut values).unwrap();
+                HostTensor { values, name: spec.name, shape: spec.shape, dtype: spec.dtype }
+            })
+            .collect();
+        let found = logits(&base, &tensors);
+        let largest = wanted.iter().fold(0f32, |most, x| most.max(x.abs()));
+        assert!(worst(&found, &wanted) < 1e-5 * largest, "{} of {largest}", worst(&found, &wanted));
+        // The adapters matter.
+        let plain: Vec<HostTensor> = list.iter().filter(|t| !t.name.contains(".lora_")).cloned().collect();
+        assert!(worst(&logits(&base, &plain), &wanted) > 1e-2 * largest);
+        let (dir, mut quiet) = (tempfile::tempdir().unwrap(), |_, _| {});
+        let request = HfExport {
+            model: &model,
+            model_type: None,
+            balance: None,
+            tensors: &mut HostTensors::new(&list),
+            dtype: DType::F32,
+            vocab_size: None,
+            bos_token_id: None,
+            eos_token_id: None,
+            extra_files: Vec::new(),
+            max_file_bytes: 1 << 30,
+            overwrite: false,
+            progress: &mut quiet,
+        };
+        let e = export_hf(&dir.path().join("out"), request).unwrap_err().to_string();
+        assert!(e.contains("the model has adapters"), "{e}");
+        assert!(!dir.path().join("out").exists());
+    }
 }

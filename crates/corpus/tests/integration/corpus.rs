@@ -602,6 +602,98 @@ fn tokens_of_a_corpus_decode_to_its_documents_and_finished_shards_are_reused() {
     );
 }
 
+/// Scores the tokens after the first colon of each line.
+struct Answers {
+    tokenizer: std::sync::Arc<bessemer_tokenizer::Tokenizer>,
+    version: &'static str,
+}
+
+impl bessemer_corpus::DocumentEncoder for Answers {
+    fn identity(&self) -> String {
+        format!("answers {}", self.version)
+    }
+
+    fn encode(&self, text: &str) -> std::result::Result<bessemer_corpus::EncodedDocument, String> {
+        let (mut tokens, mut scored) = (Vec::new(), Vec::new());
+        for line in text.split_inclusive('\n') {
+            let (question, answer) =
+                line.split_once(':').ok_or_else(|| format!("wanted a colon in each line, found {line:?}"))?;
+            tokens.extend(self.tokenizer.encode(question.as_bytes()).map_err(|e| e.to_string())?);
+            let start = tokens.len();
+            tokens.extend(self.tokenizer.encode(answer.as_bytes()).map_err(|e| e.to_string())?);
+            scored.push(start..tokens.len());
+        }
+        let text_bytes = text.replace(':', "").len() as u64;
+        Ok(bessemer_corpus::EncodedDocument { tokens, text_bytes, scored: Some(scored) })
+    }
+}
+
+#[test]
+fn an_encoder_of_documents_chooses_the_scored_tokens() {
+    use bessemer_corpus::{DocumentEncoder, encode_to_shards};
+    use bessemer_tokenizer::{TokenizerConfig, TokenizerKind, Trainer};
+    use std::sync::Arc;
+    let (input, out) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    for number in 0..40 {
+        let turn =
+            |turn: u32| format!("how many legs have {turn} dogs and {number} cats:{}\n", 4 * (turn + number));
+        fs::write(input.path().join(format!("{number}.txt")), (0..9).map(turn).collect::<String>()).unwrap();
+    }
+    let folder = out.path().join("corpus");
+    built(&config(SourceKind::Folder, input.path()), &folder);
+    let reader = CorpusReader::open(&folder).unwrap();
+    let mut trainer =
+        Trainer::new(TokenizerConfig { kind: TokenizerKind::Char, ..TokenizerConfig::default() }).unwrap();
+    texts(&folder, Split::Train).iter().for_each(|(_, text)| trainer.feed(text));
+    let tokenizer = Arc::new(trainer.finish(|_| {}).unwrap());
+    let encoder = |version| -> Arc<dyn DocumentEncoder> {
+        Arc::new(Answers { tokenizer: Arc::clone(&tokenizer), version })
+    };
+    let stop = AtomicBool::new(false);
+    let context = BuildContext { threads: 2, memory_budget: 1 << 20, progress: &|_| {}, stop: &stop };
+    let shards = out.path().join("shards");
+    let encode =
+        |version| encode_to_shards(&reader, &tokenizer, &encoder(version), &shards, 2000, &context).unwrap();
+    let made = encode("1");
+    let set = bessemer_shards::ShardSet::open(&shards, "train").unwrap();
+    let mut tokens = vec![0; set.token_count() as usize];
+    set.read(0, &mut tokens).unwrap();
+    set.replace_unscored(0, &mut tokens, u32::MAX).unwrap();
+    let answers: Vec<u8> = tokens
+        .split(|token| *token == u32::MAX)
+        .flat_map(|answer| tokenizer.decode(answer).unwrap())
+        .collect();
+    let documents = texts(&folder, Split::Train);
+    let wanted: String = documents
+        .iter()
+        .flat_map(|(_, text)| text.split_inclusive('\n').map(|line| line.split_once(':').unwrap().1))
+        .collect();
+    assert_eq!(String::from_utf8(answers).unwrap(), wanted);
+    let part = made.splits[&Split::Train];
+    assert!(part.files > 1);
+    assert_eq!((part.scored, set.scored_count()), (Some(wanted.len() as u64), wanted.len() as u64));
+    // Shards are those of the encoder, as of the tokenizer.
+    assert!(encode("1").reused && !encode("2").reused);
+    // Of plain text all is scored, and the summary has no line about it.
+    let plain = tokenize_to_shards(&reader, &tokenizer, &shards, 2000, &context).unwrap();
+    assert!(!plain.reused && plain.splits[&Split::Train].scored.is_none());
+    assert!(!fs::read_to_string(shards.join("tokens.json")).unwrap().contains("scored"));
+    assert!(!fs::read_to_string(shards.join("tokens.json")).unwrap().contains("encoder"));
+    // A document that the encoder refuses is named.
+    fs::write(
+        input.path().join("40.txt"),
+        "a text without what an answer begins with, as long as the others are\n".repeat(8),
+    )
+    .unwrap();
+    built(&config(SourceKind::Folder, input.path()), &out.path().join("other"));
+    let reader = CorpusReader::open(&out.path().join("other")).unwrap();
+    let error = encode_to_shards(&reader, &tokenizer, &encoder("1"), &shards, 2000, &context).unwrap_err();
+    assert!(
+        error.to_string().contains("wanted a colon in each line") && error.to_string().contains("40"),
+        "{error}"
+    );
+}
+
 #[test]
 fn evaluation_sets_are_kept_out_and_counted() {
     let (input, out) = (TempDir::new().unwrap(), TempDir::new().unwrap());

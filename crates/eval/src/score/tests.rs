@@ -227,3 +227,82 @@ fn components_share_the_losses_of_the_split() {
         assert_eq!(a.loss, a.nats / a.tokens as f64);
     }
 }
+
+/// Of a split with a mask, the loss is that of the scored targets, with the contexts that they have without a mask.
+#[test]
+fn only_scored_targets_count() {
+    let scored = |token: usize| token % 9 > 5 || (40..60).contains(&token);
+    let of = |masked: bool| {
+        let dir = tempfile::tempdir().unwrap();
+        let meta =
+            SplitMeta { split: "valid".into(), vocab_size: VOCABULARY, tokenizer: Fingerprint([1; 32]) };
+        let mut writer = ShardSetWriter::create(dir.path(), meta, DEFAULT_FILE_BYTES).unwrap();
+        let mut at = 0;
+        for (name, lengths) in [("a", vec![20, 3, 40]), ("b", vec![7]), ("c", vec![30])] {
+            writer.begin_component(name).unwrap();
+            for len in lengths {
+                let tokens: Vec<u32> =
+                    (0..len).map(|t| 1 + (t * 7) % (VOCABULARY - 1)).chain([END]).collect();
+                // Component b is not scored.
+                let is = |i: usize| !masked || (scored(at + i) && name != "b");
+                let ranges: Vec<_> = (0..tokens.len()).filter(|i| is(*i)).map(|i| i..i + 1).collect();
+                writer.push_scored([len as u8; 16], 0, &tokens, &ranges).unwrap();
+                at += tokens.len();
+            }
+        }
+        writer.finish().unwrap();
+        let set = Arc::new(ShardSet::open(dir.path(), "valid").unwrap());
+        (dir, set)
+    };
+    let ((_whole_dir, whole), (_masked_dir, masked)) = (of(false), of(true));
+    let b = whole.components()[1].tokens.clone();
+    let is_scored = |token: u64| scored(token as usize) && !b.contains(&token);
+    for context in [Some(END), None] {
+        let windows = |set: &Arc<ShardSet>| EvaluationWindows::new(set.clone(), 8, context).unwrap();
+        let (mut wanted, mut token) = (EvalReport::default(), windows(&whole).target_of(0));
+        let spread = Spread::new(windows(&whole).windows(), 8, None);
+        // The hashed loss of a target does not depend on the targets before it.
+        score_windows(&mut hashed(3, 8), &windows(&whole), spread, &mut |window| {
+            for (target, loss) in window.targets.iter().zip(window.losses) {
+                if is_scored(token) {
+                    wanted.nats += f64::from(*loss);
+                    wanted.tokens += 1;
+                    wanted.bytes += u64::from(byte_lengths()[*target as usize]);
+                }
+                token += 1;
+            }
+            Ok(())
+        })
+        .unwrap();
+        for sequences in [1, 3] {
+            let mut model = hashed(sequences, 8);
+            let windows = windows(&masked);
+            let (found, parts) =
+                score_components(&mut model, &windows, &byte_lengths(), None, &mut |_, _| ()).unwrap();
+            assert_eq!((found.nats, found.tokens, found.bytes), (wanted.nats, wanted.tokens, wanted.bytes));
+            assert_eq!(found.loss, wanted.nats / wanted.tokens as f64);
+            assert!(found.tokens < whole.token_count() / 2 && found.is_complete());
+            assert_eq!(parts.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["a", "c"]);
+            assert_eq!(parts.iter().map(|part| part.1.tokens).sum::<u64>(), found.tokens);
+        }
+    }
+}
+
+/// An evaluation of a part of a split in which no target is scored has no loss, and says so instead of 0 / 0.
+#[test]
+fn an_evaluation_without_a_scored_target_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let meta = SplitMeta { split: "valid".into(), vocab_size: VOCABULARY, tokenizer: Fingerprint([1; 32]) };
+    let mut writer = ShardSetWriter::create(dir.path(), meta, DEFAULT_FILE_BYTES).unwrap();
+    writer.push_scored([0; 16], 1, &[3; 200], &[150..151, 151..152]).unwrap();
+    writer.finish().unwrap();
+    let set = Arc::new(ShardSet::open(dir.path(), "valid").unwrap());
+    let windows = EvaluationWindows::new(set, 8, Some(END)).unwrap();
+    let run = |most| score(&mut hashed(2, 8), &windows, &byte_lengths(), most, &mut |_, _| ());
+    assert_eq!(run(None).unwrap().tokens, 2);
+    assert!(check_scored(&windows, None).is_ok());
+    let error = run(Some(16)).unwrap_err();
+    assert!(matches!(error, EvalError::NothingScored { windows: 2, all: 25, .. }), "{error}");
+    assert!(error.to_string().contains("raise eval.max_tokens"), "{error}");
+    assert!(check_scored(&windows, Some(16)).is_err());
+}

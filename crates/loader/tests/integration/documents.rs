@@ -15,7 +15,7 @@ fn config(seq_len: usize, micro_batch: usize, bucketed: bool) -> DocumentConfig 
 fn batch(loader: &Loader, first: u64, n: usize) -> Batch {
     let mut out = Batch::new();
     loader.batch(first, n, &mut out).unwrap();
-    assert_eq!(out.scored, loader.scored(first, n as u64).unwrap());
+    assert_eq!(out.scored, loader.count_targets(first, n as u64).unwrap().scored);
     assert_eq!(out.seq_len, loader.padded_length(first, n).unwrap());
     assert_eq!(out.scored, out.targets.iter().filter(|target| **target != IGNORED).count() as u64);
     out
@@ -157,7 +157,7 @@ fn other_lengths_are_another_order() {
         (first..first + 60).map(|c| loader.sample(c).unwrap().token).collect::<Vec<_>>()
     };
     assert_eq!(tokens(&later, 40), tokens(&padded, 0));
-    assert_eq!(later.scored(48, 8).unwrap(), padded.scored(8, 8).unwrap());
+    assert_eq!(later.count_targets(48, 8).unwrap(), padded.count_targets(8, 8).unwrap());
     assert_eq!(later.seen(100).unwrap().count(), 60);
     // What a step's memory is made of does not matter to padded documents.
     let other = DocumentConfig { shorter: vec![24], micro_batch: 8, ..config(48, 4, false) };

@@ -17,7 +17,7 @@ proptest! {
         let context = with_context.then_some(tokens as u32 - 1);
         let windows = EvaluationWindows::new(set.clone(), seq_len, context).unwrap();
         let first = u64::from(!with_context);
-        prop_assert_eq!(windows.scored_tokens(), tokens - first);
+        prop_assert_eq!(windows.target_tokens(), tokens - first);
 
         let (mut targets, mut pairs, mut counted, mut at) = (Vec::new(), Vec::new(), 0, 0);
         let mut batch = Batch::new();

@@ -6,6 +6,7 @@ mod cache;
 mod documents;
 mod evaluation;
 mod grouped;
+mod masks;
 mod mixture;
 mod order;
 mod prefetch;

@@ -139,8 +139,7 @@ impl Writer<'_> {
     pub(super) fn project(&mut self, x: View) -> Qkv {
         let input = self.enter(ATTENTION, x);
         let qkv = self.qkv("attention.qkv.out");
-        let product = self.linear(ATTENTION.first, input, qkv);
-        self.recorder.launch(product);
+        self.adapted(ATTENTION.first, input, qkv, Self::qkv);
         if !self.model().qk_norm {
             self.rotate(qkv, false);
             return self.parts(qkv, None);

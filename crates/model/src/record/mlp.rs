@@ -65,13 +65,19 @@ impl Writer<'_> {
         let (pre, hidden) = (self.pre("mlp.pre"), self.hidden("mlp.hidden"));
         match self.model().mlp() {
             MlpKind::Plain => {
-                let op = Linear { activation: Some((kind, pre)), ..self.linear(block.first, input, hidden) };
-                self.recorder.launch(op);
-                self.recorder.again(hidden, Activation { kind, x: pre, out: hidden });
+                let activation = Activation { kind, x: pre, out: hidden };
+                if self.is_adapted(block.first) {
+                    self.adapted(block.first, input, pre, Self::pre);
+                    self.recorder.launch(activation);
+                } else {
+                    let op =
+                        Linear { activation: Some((kind, pre)), ..self.linear(block.first, input, hidden) };
+                    self.recorder.launch(op);
+                }
+                self.recorder.again(hidden, activation);
             }
             MlpKind::Gated => {
-                let op = self.linear(block.first, input, pre);
-                self.recorder.launch(op);
+                self.adapted(block.first, input, pre, Self::pre);
                 let (gate, up) = halves(pre);
                 let op = Gated { live: None, kind, gate, up, out: hidden };
                 self.recorder.launch(op);

@@ -10,6 +10,7 @@
 //! Shapes are those of the whole model. Nothing here knows of ranks: what a layout does to an operator stands in the
 //! operator's own file, and [`bessemer_program::partition()`] applies it.
 
+mod adapters;
 mod attention;
 mod decode;
 mod embedding;
@@ -225,14 +226,22 @@ impl Writer<'_> {
         Linear { x, weight, bias, activation: None, residual: None, rowwise: self.recording.rowwise, out }
     }
 
-    /// Gradients of a linear map's own parameters.
+    /// Gradients of a linear map's own parameters, and of those of its adapters.
     fn linear_gradients(&mut self, map: &str, x: View, dy: View) {
         let dweight = self.weight_gradient(&format!("{map}.weight"));
         let dbias = self.gradient(&format!("{map}.bias"));
         self.recorder.launch(LinearBackwardWeight { x, dy, dweight, dbias, accumulate: false });
+        self.adapter_gradients(map, x, dy);
     }
 
-    /// The gradient of a linear map's input.
+    /// `dx`: the gradient of a linear map's input, after [`Writer::linear_gradients`].
+    fn adapted_input_gradient(&mut self, map: &str, dy: View, dx: View) {
+        let op = self.input_gradient(map, dy, dx);
+        self.recorder.launch(op);
+        self.add_adapter_inputs(map, dx);
+    }
+
+    /// The gradient of a linear map's input, without what reaches it through adapters.
     fn input_gradient(&mut self, map: &str, dy: View, dx: View) -> LinearBackwardInput {
         let weight = self.weight(&format!("{map}.weight"));
         LinearBackwardInput { dy, weight, activation: None, dx, accumulate: false }

@@ -16,7 +16,7 @@ use bessemer_arch::Placement;
 use bessemer_mesh::Dim;
 use bessemer_program::Class;
 use bessemer_tensor::View;
-use bessemer_tensor::op::{ActivationKind, Add, LinearBackwardInput, Scale};
+use bessemer_tensor::op::{ActivationBackward, ActivationKind, Add, LinearBackwardInput, Scale};
 
 /// Names of a block: "attention" or "mlp".
 #[derive(Debug, Clone, Copy)]
@@ -64,8 +64,7 @@ impl Writer<'_> {
     /// From the input `y` of the block's last linear map to the stream behind the block.
     pub(super) fn leave(&mut self, block: Block, y: View, x: View, x_out: View) {
         let branch = self.residual_rows(block.branch);
-        let product = self.linear(block.last, y, branch);
-        self.recorder.launch(product);
+        self.adapted(block.last, y, branch, Self::residual_rows);
         self.join(block, branch, x, x_out);
     }
 
@@ -103,8 +102,17 @@ impl Writer<'_> {
     ) -> View {
         let (dproduct, kept) = self.join_backward(block);
         self.linear_gradients(block.last, y, dproduct);
-        let op = LinearBackwardInput { activation, ..self.input_gradient(block.last, dproduct, dy) };
-        self.recorder.launch(op);
+        match activation {
+            Some((kind, pre)) if self.is_adapted(block.last) => {
+                self.adapted_input_gradient(block.last, dproduct, dy);
+                self.recorder.launch(ActivationBackward { kind, x: pre, dout: dy, dx: dy });
+            }
+            activation => {
+                let op = LinearBackwardInput { activation, ..self.input_gradient(block.last, dproduct, dy) };
+                self.recorder.launch(op);
+                self.add_adapter_inputs(block.last, dy);
+            }
+        }
         kept
     }
 
@@ -131,8 +139,7 @@ impl Writer<'_> {
     pub(super) fn enter_backward(&mut self, block: Block, x: View, input: View, dy: View, kept: View) {
         self.linear_gradients(block.first, input, dy);
         let dinput = self.entry_gradient(block);
-        let op = self.input_gradient(block.first, dy, dinput);
-        self.recorder.launch(op);
+        self.adapted_input_gradient(block.first, dy, dinput);
         self.entered_backward(block, x, dinput, kept);
     }
 

@@ -187,6 +187,20 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
             "[-1] model.architecture=llama",
         ],
     ),
+    ("model.adapters.rank", "1 to the smaller side of each map", &["1", "64"], &["0", "100000"]),
+    ("model.adapters.alpha", "above 0", &["16.0", "0.5"], &["0.0", "-1.0"]),
+    (
+        "model.adapters.targets",
+        "at least one; not \"qkv\" with its parts; \"gate\" where the block is gated",
+        &["[\"qkv\",\"down\"]", "[\"gate\"] model.architecture=llama"],
+        &[
+            "[]",
+            "[\"qkv\",\"key\"]",
+            "[\"out\",\"out\"]",
+            "[\"gate\"]",
+            "[\"up\"] model.architecture=mixtral",
+        ],
+    ),
     (
         "model.experts.count",
         "1 to 16384",

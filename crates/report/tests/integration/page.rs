@@ -147,6 +147,8 @@ fn hostile_records() -> Vec<Record> {
                 data_seconds: Some(*x),
                 data_bytes: Some(4096),
                 data_hit_share: Some(*x),
+                scored: Some(80),
+                unscored_samples: Some(0),
                 eta_s: Some(*x),
             }
             .into(),

@@ -34,9 +34,9 @@ proptest! {
         let mut writer = ShardWriter::create(&path, meta(vocab_size)).unwrap();
         let (mut stream, mut wanted) = (Vec::<u32>::new(), Vec::new());
         for (id, text_bytes, tokens) in &documents {
-            let foreseen = writer.file_bytes_with(tokens.len() as u64);
+            let foreseen = writer.file_bytes_with(tokens.len() as u64, tokens.len() as u64);
             writer.push_document(*id, *text_bytes, tokens).unwrap();
-            prop_assert!(foreseen <= writer.file_bytes_with(0));
+            prop_assert!(foreseen <= writer.file_bytes_with(0, 0));
             let start = stream.len() as u64;
             stream.extend(tokens);
             wanted.push(Document { id: *id, tokens: start..stream.len() as u64, text_bytes: *text_bytes });

@@ -60,7 +60,7 @@ impl Trainer {
         Ok(())
     }
 
-    /// Sequences of several lengths, and the layers that recompute at each.
+    /// Sequences of several lengths, the tokens that a mask scores, and the layers that recompute at each length.
     fn sequences_text(&self) -> String {
         let worker = &self.runner.worker;
         let mut text = Vec::new();
@@ -72,6 +72,14 @@ impl Trainer {
                 self.plan.sequences_per_step,
                 self.loader.mean_tokens(),
                 lengths.join(", ")
+            ));
+        }
+        let train = &self.input.train;
+        if train.has_mask() {
+            let (scored, tokens) = (train.scored_count(), train.token_count());
+            let percent = 100.0 * scored as f64 / tokens as f64;
+            text.push(format!(
+                "{scored} of {tokens} tokens of the training split are scored ({percent:.1} %)"
             ));
         }
         let plans = worker.plans_by_length();

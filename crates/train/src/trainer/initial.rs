@@ -8,6 +8,7 @@ use super::Trainer;
 use super::continuing::LearningRate;
 use crate::TrainError;
 use crate::state::{InitialState, TrainState};
+use bessemer_arch::ParamId;
 use bessemer_checkpoint::{Latest, Loaded, Skipped};
 use bessemer_optim::is_state_name;
 use bessemer_recipe::{InitOptimizer, InitSchedule};
@@ -38,10 +39,21 @@ impl Trainer {
         let keeps = recipe.train.init.optimizer == InitOptimizer::Keep;
         let saved = TrainState::of(loaded.manifest())
             .map_err(|problem| TrainError::State { place: place.clone(), problem })?;
-        if let Some(difference) = self.state.identity.difference(&saved.identity) {
+        let mut identity = self.state.identity.clone();
+        // New adapters begin as drawn, beside the parameters of a model without any.
+        let adds = saved.identity.model.adapters.is_none() && identity.model.adapters.take().is_some();
+        let identity = if adds { identity } else { self.state.identity.clone() };
+        if let Some(difference) = identity.difference(&saved.identity) {
             return Err(TrainError::OtherInitialModel { place, difference });
         }
-        let wanted = self.runner.worker.tensors(&recipe.optim)?;
+        if adds && keeps {
+            return Err(TrainError::Recipe(format!(
+                "train.init.optimizer = \"keep\" with model.adapters, for which {place} has no optimizer state: take \"fresh\""
+            )));
+        }
+        let mut wanted = self.runner.worker.tensors(&recipe.optim)?;
+        let is_new = |name: &str| adds && ParamId::parse(name).is_some_and(|id| id.role().is_adapter());
+        wanted.retain(|tensor| !is_new(&tensor.name));
         if keeps {
             self.require_optimizer(&wanted, loaded, &place)?;
         }

@@ -4,7 +4,9 @@ use crate::TrainError;
 use crate::evaluation::InBubbles;
 use crate::skipped::SkippedSamples;
 use crate::state::TrainState;
-use bessemer_loader::{BatchRequest, BatchRequests, LoadError, Loader, PrefetchShape, Prefetcher};
+use bessemer_loader::{
+    BatchRequest, BatchRequests, LoadError, Loader, PrefetchShape, Prefetcher, TargetCounts,
+};
 use bessemer_parallel::{BatchSource, ParallelError, Plan, Worker};
 use bessemer_recipe::BatchPlan;
 use bessemer_runtime::{StepContext, TokenBatch};
@@ -26,9 +28,16 @@ pub(super) struct StepPlace {
     sequences: usize,
     seed: u64,
     step: u64,
-    loss_scale: f32,
-    /// Seconds that counting the targets of the step took.
-    seconds: f64,
+}
+
+/// Targets of the steps of a program, over all ranks and micro-batches. Every rank counts them by itself: the order of samples is a function
+/// of their counter.
+#[derive(Debug, Default)]
+pub(super) struct StepTargets {
+    /// By step; each has a scored target.
+    pub(super) counts: Vec<TargetCounts>,
+    /// Seconds that counting took.
+    pub(super) seconds: f64,
 }
 
 /// The ring of prepared batches of a rank. Chunks of a rank that are stages of one pipeline request a micro-batch one after the
@@ -41,20 +50,8 @@ pub(super) fn prefetch_shape(plan: &BatchPlan, layout: &Plan, program: &Program)
 }
 
 impl StepPlace {
-    pub(super) fn new(
-        plan: &BatchPlan,
-        state: &TrainState,
-        worker: &Worker,
-        loader: &Loader,
-        seed: u64,
-    ) -> Result<StepPlace, TrainError> {
-        let counted = Instant::now();
-        // Documents of a step have the batch's tokens in the mean only.
-        let scored = match loader.has_documents() {
-            true => loader.scored(state.loader.samples, plan.sequences_per_step)?,
-            false => plan.tokens_per_step.0,
-        };
-        Ok(StepPlace {
+    pub(super) fn new(plan: &BatchPlan, state: &TrainState, worker: &Worker, seed: u64) -> StepPlace {
+        StepPlace {
             consumed: state.loader.samples,
             sequences_per_step: plan.sequences_per_step,
             micro_batches: plan.accumulation as usize,
@@ -62,9 +59,7 @@ impl StepPlace {
             sequences: plan.micro_batch as usize,
             seed,
             step: state.step,
-            loss_scale: 1.0 / scored as f32,
-            seconds: counted.elapsed().as_secs_f64(),
-        })
+        }
     }
 
     /// Update of a micro-batch, and its first sequence in the step.
@@ -102,6 +97,7 @@ pub(super) struct Samples<'a> {
     loader: &'a Loader,
     batches: &'a mut Prefetcher,
     place: StepPlace,
+    targets: &'a StepTargets,
     /// Seconds that the passes waited for data.
     seconds: f64,
     failed: Option<LoadError>,
@@ -110,16 +106,18 @@ pub(super) struct Samples<'a> {
 }
 
 impl<'a> Samples<'a> {
-    /// The batches of a program that begins at `place`, `steps` steps before the end of the run. Batches are prepared ahead for these.
+    /// The batches of a program that begins at `place`, `steps` steps before the end of the run, whose steps have these targets. Batches are
+    /// prepared ahead for these.
     pub(super) fn new(
         loader: &'a Loader,
         batches: &'a mut Prefetcher,
         place: StepPlace,
+        targets: &'a StepTargets,
         steps: u64,
         skipped: &SkippedSamples,
     ) -> Samples<'a> {
         batches.begin(place.request(0), || place.requests(steps, skipped.clone()));
-        Samples { loader, batches, place, seconds: place.seconds, failed: None, evaluation: None }
+        Samples { loader, batches, place, targets, seconds: targets.seconds, failed: None, evaluation: None }
     }
 
     /// Adds the batches that the step evaluates in its bubbles.
@@ -145,16 +143,27 @@ impl BatchSource for Samples<'_> {
             Err(e) => return Err(failed(&mut self.failed, micro, e)),
         };
         self.seconds += fetch.elapsed().as_secs_f64();
+        let scored = self.targets.counts.get(update as usize).map_or(0, |counts| counts.scored);
+        if scored == 0 {
+            let problem = format!("the scored targets of step {} were not counted", place.step + update + 1);
+            return Err(ParallelError::BatchSource { micro, problem });
+        }
         let batch = TokenBatch { ids: &batch.inputs, targets: &batch.targets, positions: None };
         let context = StepContext {
             seed: place.seed,
             step: place.step + update,
             first_sequence,
-            loss_scale: place.loss_scale,
+            // One factor for all micro-batches of all ranks, however the scored targets are distributed over them.
+            loss_scale: 1.0 / scored as f32,
             // The worker sets it.
             accumulate: false,
         };
         Ok((batch, context))
+    }
+
+    fn scored_share(&self, micro: usize) -> f64 {
+        let (update, _) = self.place.locate(micro);
+        self.targets.counts.get(update as usize).map_or(1.0, TargetCounts::scored_share)
     }
 
     fn length(&mut self, micro: usize) -> Result<Option<usize>, ParallelError> {

@@ -378,8 +378,7 @@ impl Trainer {
         observer: &mut dyn Observer,
     ) -> Result<(), TrainError> {
         self.state_was_replaced();
-        self.loader.advance(&mut self.state.loader, samples);
-        self.state.spikes.passed_over = Some(samples.saturating_sub(self.state.samples_trained()));
+        self.begin_with(samples);
         let left = match self.records {
             Some(_) => self.store.abandon_after(self.state.step)?,
             None => Vec::new(),

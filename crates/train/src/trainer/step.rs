@@ -6,6 +6,7 @@ use crate::TrainError;
 use crate::observer::Observer;
 use crate::runner::Passes;
 use bessemer_filling::RankFill;
+use bessemer_loader::TargetCounts;
 use bessemer_recipe::SpikeAction;
 use bessemer_runlog::Step;
 use bessemer_runtime::{LossSum, WeighedLoss};
@@ -36,15 +37,16 @@ impl Trainer {
     /// The passes of a step, and the seconds that they waited for data.
     pub(super) fn passes(&mut self) -> Result<(Passes, f64), TrainError> {
         let seed = self.input.recipe.run.seed;
-        let place = StepPlace::new(&self.plan, &self.state, &self.runner.worker, &self.loader, seed)?;
+        let place = StepPlace::new(&self.plan, &self.state, &self.runner.worker, seed);
         let wanted = self.step_fill();
         if let Some(fill) = RankFill::of_mut(&mut self.runner.worker) {
             fill.set_step(wanted)?;
         }
         let evaluation = self.evaluator.bubbles().and_then(|b| b.in_bubbles(&self.runner.worker));
         let left = self.plan.steps.saturating_sub(self.state.step);
-        let mut samples =
-            Samples::new(&self.loader, &mut self.batches, place, left, &self.skipped).evaluating(evaluation);
+        let targets = &self.targets;
+        let mut samples = Samples::new(&self.loader, &mut self.batches, place, targets, left, &self.skipped)
+            .evaluating(evaluation);
         let (sums, step) = (&self.integrity.sums, self.state.step);
         sums.switch(self.integrity.sums_are_due(step).then_some(step));
         let passes = self.runner.passes(&mut *self.backend, &mut samples);
@@ -121,8 +123,8 @@ impl Trainer {
         self.skipped_in_a_row = if broken { self.skipped_in_a_row + 1 } else { 0 };
         self.state.step += 1;
         self.state.updates = Some(updates + u64::from(self.taken));
-        let tokens = if self.loader.has_documents() { sum.scored } else { self.plan.tokens_per_step.0 };
-        self.state.tokens += tokens;
+        let counts = self.targets.counts.first().copied().unwrap_or_default();
+        self.state.tokens += counts.targets;
         self.loader.advance(&mut self.state.loader, consumed);
         if let Some(spike) = spike {
             self.warn(format!("step {}: {spike}; the update was skipped", self.state.step), observer)?;
@@ -160,7 +162,7 @@ impl Trainer {
         let seconds = begun.elapsed().as_secs_f64();
         let (data_bytes, data_hit_share) = self.take_data_reads();
         let cost = StepCost { seconds, data_seconds, data_bytes, data_hit_share };
-        let record = self.record(sum, numbers, cost, observer);
+        let record = self.record(sum, counts, numbers, cost, observer);
         Ok(Some(Step { loss_scale, experts, ..record }))
     }
 
@@ -174,22 +176,27 @@ impl Trainer {
         (now.storage - before.storage, cached.then(|| hit as f64 / requested as f64))
     }
 
-    /// The record of the step that was just taken, with its learning rate and gradient norm, and its cost.
+    /// The record of the step that was just taken, with its targets, its learning rate and gradient norm, and its cost.
     pub(super) fn record(
         &mut self,
         sum: LossSum,
+        counts: TargetCounts,
         (lr, grad_norm): (f64, f64),
         StepCost { seconds, data_seconds, data_bytes, data_hit_share }: StepCost,
         observer: &mut dyn Observer,
     ) -> Step {
-        let tokens_per_s = sum.scored as f64 / seconds;
+        let tokens_per_s = counts.targets as f64 / seconds;
+        let masked = self.input.train.has_mask();
         let left = self.plan.steps.saturating_sub(self.state.step);
         let losses = crate::losses(&self.input.recipe);
         // The step that was made is the one before the state's.
         let step = self.state.step.saturating_sub(1);
         let term = |(number, loss): (usize, &WeighedLoss)| match loss.weight_at(step) {
             0.0 => None,
-            weight => Some((loss.name.to_string(), weight * sum.mean_auxiliary(number))),
+            weight => {
+                let weight = weight * loss.share_of_mean(counts.scored_share());
+                Some((loss.name.to_string(), weight * sum.mean_auxiliary(number)))
+            }
         };
         // Mean over the whole session so far would lag behind a change of speed; over one step it would jump.
         self.pace = if self.pace == 0.0 { seconds } else { 0.95 * self.pace + 0.05 * seconds };
@@ -209,6 +216,8 @@ impl Trainer {
             data_seconds: Some(data_seconds),
             data_bytes: Some(data_bytes),
             data_hit_share,
+            scored: masked.then_some(sum.scored),
+            unscored_samples: masked.then_some(counts.unscored_samples),
             eta_s: Some(left as f64 * self.pace),
         }
     }

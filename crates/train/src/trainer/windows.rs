@@ -1,7 +1,7 @@
 //! Asynchronous schedules: several steps in one program, from an empty pipeline to an empty pipeline.
 //!
 //! A window ends where the whole model is needed: at evaluations, samples and planned saves, at the last step, before samples that are
-//! skipped, and at the latest after `parallel.window` steps. The result of a run is then a function of its recipe alone, unless it saves by
+//! skipped or have no scored target, and at the latest after `parallel.window` steps. The result of a run is then a function of its recipe alone, unless it saves by
 //! the clock or is stopped, which happens between windows.
 
 use super::Trainer;
@@ -73,9 +73,10 @@ impl Trainer {
         self.runner.set_window(self.plan.accumulation as usize, steps as usize)?;
         self.tracing.runs(&self.runner.worker);
         let seed = self.input.recipe.run.seed;
-        let place = StepPlace::new(&self.plan, &self.state, &self.runner.worker, &self.loader, seed)?;
+        let place = StepPlace::new(&self.plan, &self.state, &self.runner.worker, seed);
         let left = self.plan.steps.saturating_sub(self.state.step);
-        let mut samples = Samples::new(&self.loader, &mut self.batches, place, left, &self.skipped);
+        let targets = &self.targets;
+        let mut samples = Samples::new(&self.loader, &mut self.batches, place, targets, left, &self.skipped);
         // Stages leave updates out separately, so there is no count that holds for all of them: every step of a window counts.
         let first = self.state.updates();
         let skipped = self.state.step - first;
@@ -90,12 +91,13 @@ impl Trainer {
         let (data_bytes, data_hit_share) = self.take_data_reads();
         let cost = StepCost { seconds, data_seconds, data_bytes: data_bytes / steps, data_hit_share };
         let mut records = Vec::with_capacity(updates.len());
-        for update in updates {
+        let counts = self.targets.counts.clone();
+        for (update, counts) in updates.into_iter().zip(counts) {
             let lr = self.rate.at(self.state.step);
             let consumed = self.state.loader.samples + self.plan.sequences_per_step;
             self.state.updates = Some(self.state.updates() + 1);
             self.state.step += 1;
-            self.state.tokens += self.plan.tokens_per_step.0;
+            self.state.tokens += counts.targets;
             self.loader.advance(&mut self.state.loader, consumed);
             let broken = !(update.grad_norm.is_finite() && update.loss.nats.is_finite());
             self.skipped_in_a_row = if broken { self.skipped_in_a_row + 1 } else { 0 };
@@ -113,7 +115,7 @@ impl Trainer {
                 return Ok(Vec::new());
             }
             let numbers = (lr, update.grad_norm);
-            records.push(self.record(update.loss, numbers, cost, observer));
+            records.push(self.record(update.loss, counts, numbers, cost, observer));
         }
         Ok(records)
     }

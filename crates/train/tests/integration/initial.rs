@@ -2,7 +2,7 @@
 
 use crate::place::{STEPS, recipe};
 use crate::run::{Run, Watch, cpu};
-use bessemer_checkpoint::Latest;
+use bessemer_checkpoint::{Latest, TensorSource, TensorSpec};
 use bessemer_recipe::Recipe;
 use bessemer_runlog::{Record, Step};
 use bessemer_shards::{ShardSet, ShardSetWriter, SplitMeta};
@@ -168,4 +168,74 @@ fn what_does_not_fit_is_refused_before_the_first_step() {
     let failing = || Err(TrainError::Recipe(other.to_string()));
     assert!(session(&new, &with(&["train.init.from=there"]), 1, None, &failing)[0].is_err());
     assert_eq!(checkpoints(&new.dir).named_steps().unwrap(), Vec::<u64>::new());
+}
+
+/// Name and values of every parameter of a checkpoint.
+fn values(run: &std::path::Path, step: u64) -> Vec<(String, Vec<f32>)> {
+    let loaded = checkpoints(run).load(step).unwrap();
+    let mut tensors = loaded.tensors(|name| bessemer_arch::ParamId::parse(name).is_some());
+    let specs = tensors.specs().to_vec();
+    let value = |(number, spec): (usize, &TensorSpec)| {
+        let mut values = vec![0.0; spec.checked_len().unwrap()];
+        tensors.fill(number, &mut values).unwrap();
+        (spec.name.clone(), values)
+    };
+    specs.iter().enumerate().map(value).collect()
+}
+
+/// Adapters learn beside parameters that keep their bits, in every layout and after a stop.
+#[test]
+fn adapters_begin_beside_the_parameters_of_a_model_without_any() {
+    let whole = Run::new(false);
+    let straight = steps(&whole.train(&with(&["save.every_steps=12"]), 1, None));
+    let opened = || saved(&whole.dir, 12);
+    let adapted = |sets: &[&str]| {
+        let adapters = [
+            "train.init.from=there",
+            "train.micro_batch=2",
+            "train.steps=6",
+            "optim.lr=1e-2",
+            "model.adapters.rank=4",
+            "model.adapters.targets=[\"qkv\",\"out\",\"up\",\"down\"]",
+        ];
+        with(&[&adapters[..], sets].concat())
+    };
+    let mut losses: Vec<Vec<f64>> = Vec::new();
+    for (sets, ranks) in [
+        (&[][..], 1),
+        (&["parallel.data=zero3"], 4),
+        (&["parallel.tensor=2", "parallel.sequence=true"], 2),
+        (&["parallel.pipeline=2"], 2),
+    ] {
+        let new = behind(&whole, 12 * 8);
+        let mut found = steps(&first(session(&new, &adapted(sets), ranks, Some(3), &opened)));
+        let gone = || Err(TrainError::Recipe("gone".into()));
+        found.extend(steps(&first(session(&new, &adapted(sets), ranks, None, &gone))));
+        // B begins at zero.
+        assert!((found[0].loss - straight[12].loss).abs() < 1e-5, "{sets:?}");
+        losses.push(found.iter().map(|s| s.loss).collect());
+        let (base, tuned) = (values(&whole.dir, 12), values(&new.dir, 6));
+        let (adapters, frozen): (Vec<_>, Vec<_>) = tuned.into_iter().partition(|of| of.0.contains(".lora_"));
+        assert!(frozen == base, "{sets:?}: a frozen parameter has changed");
+        assert_eq!(adapters.len(), 2 * 2 * 4);
+        assert!(adapters.iter().all(|(_, values)| values.iter().any(|x| *x != 0.0)), "{sets:?}");
+    }
+    for other in &losses[1..] {
+        assert!(other.iter().zip(&losses[0]).all(|(a, b)| (a - b).abs() < 2e-5 * b), "{losses:?}");
+    }
+    // A stop changes no bit.
+    let new = behind(&whole, 12 * 8);
+    let whole_way = steps(&first(session(&new, &adapted(&[]), 1, None, &opened)));
+    let whole_way: Vec<f64> = whole_way.iter().map(|s| s.loss).collect();
+    assert_eq!(whole_way, losses[0]);
+    assert!(whole_way.len() == 6 && whole_way[5] < straight[12].loss, "{whole_way:?}");
+    // What else does not go together.
+    let refused = |recipe: &Recipe, open: &(dyn Fn() -> Result<Latest, TrainError> + Sync)| {
+        session(&Run::new(false), recipe, 1, None, open).remove(0).unwrap_err().to_string()
+    };
+    let e = refused(&adapted(&["train.init.optimizer=keep"]), &opened);
+    assert!(e.contains("model.adapters") && e.contains("take \"fresh\""), "{e}");
+    let tuned = || saved(&new.dir, 6);
+    let e = refused(&with(&["train.init.from=there"]), &tuned);
+    assert!(e.contains("adapters of rank 4 for qkv, out, up, down"), "{e}");
 }

@@ -15,6 +15,7 @@ mod initial;
 #[path = "../../../kernels-cpu/tests/instruction_set/mod.rs"]
 mod instruction_set;
 mod lengths;
+mod masks;
 mod memory_copies;
 mod mixture;
 mod place;

@@ -6,6 +6,7 @@ use crate::commands::saved_model::{SavedModel, is_parameter};
 use crate::console::{Console, print};
 use crate::failure::Failure;
 use crate::run_dir::RunDir;
+use bessemer_checkpoint::MergedAdapters;
 use bessemer_checkpoint::gguf::{GgufExport, GgufTokenizer, GgufWeights, export_gguf};
 use bessemer_checkpoint::hf::{HfExport, export_hf};
 use bessemer_tokenizer::Tokenizer;
@@ -32,6 +33,9 @@ pub(crate) fn run(args: &CheckpointExportArgs, as_json: bool, console: &mut Cons
         ExportFormat::Hf => hf(args, &saved, console)?,
         ExportFormat::Gguf => gguf(args, &saved, console)?,
     };
+    if saved.model().adapters.is_some() {
+        console.say("note: adapters were merged into the matrices that they adapt");
+    }
     for note in &done.notes {
         console.say(&format!("note: {note}"));
     }
@@ -58,6 +62,9 @@ fn hf(args: &CheckpointExportArgs, saved: &SavedModel, console: &mut Console) ->
         }
     };
     let end = saved.tokenizer.end_of_text();
+    let mut tensors = saved.checkpoint.tensors(is_parameter);
+    let mut merged =
+        MergedAdapters::new(saved.model(), &mut tensors).map_err(|e| Failure::new(e.to_string()))?;
     // Names of tokens that a chat template reads are those of its own tokenizer_config.json.
     let mut extra_files = saved.tokenizer.hf_files();
     for (name, text) in chat_template::files_of(&RunDir::new(&args.run.run))? {
@@ -67,13 +74,13 @@ fn hf(args: &CheckpointExportArgs, saved: &SavedModel, console: &mut Console) ->
     let report = export_hf(
         &args.out,
         HfExport {
-            model: saved.model(),
+            model: &merged.model().clone(),
             model_type: saved.state.model_type.as_deref(),
             balance: RunDir::new(&args.run.run)
                 .load_recipe()
                 .ok()
                 .map(|run| run.value.model.expert_training().balance),
-            tensors: &mut saved.checkpoint.tensors(is_parameter),
+            tensors: &mut merged,
             dtype,
             // Rows that only round the vocabulary up mean nothing to other tools.
             vocab_size: Some(saved.tokenizer.vocab_size()),
@@ -101,11 +108,14 @@ fn gguf(args: &CheckpointExportArgs, saved: &SavedModel, console: &mut Console) 
         ExportedDType::F16 => GgufWeights::F16,
         ExportedDType::Q8 => GgufWeights::Q8_0,
     };
+    let mut tensors = saved.checkpoint.tensors(is_parameter);
+    let mut merged =
+        MergedAdapters::new(saved.model(), &mut tensors).map_err(|e| Failure::new(e.to_string()))?;
     let report = export_gguf(
         &args.out,
         GgufExport {
-            model: saved.model(),
-            tensors: &mut saved.checkpoint.tensors(is_parameter),
+            model: &merged.model().clone(),
+            tensors: &mut merged,
             weights,
             name: RunDir::new(&args.run.run).name(),
             tokenizer: vocabulary(&saved.tokenizer)?,

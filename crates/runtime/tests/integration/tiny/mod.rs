@@ -2,9 +2,9 @@
 #![allow(dead_code, reason = "every test file uses another part")]
 
 use bessemer_arch::{
-    ActivationChoice, BalanceOver, BalanceRule, Capacity, DropChoice, ExpertLayers, Experts, Gate,
-    GroupChoice, InitChoice, LayerRule, Model, NormChoice, ParamSpec, Placement, PositionChoice, QkNormSpan,
-    RopeScaling, RopeScalingKind, ScoreChoice, SharedExpert, named,
+    ActivationChoice, AdapterTarget, Adapters, BalanceOver, BalanceRule, Capacity, DropChoice, ExpertLayers,
+    Experts, Gate, GroupChoice, InitChoice, LayerRule, Model, NormChoice, ParamSpec, Placement,
+    PositionChoice, QkNormSpan, RopeScaling, RopeScalingKind, ScoreChoice, SharedExpert, named,
 };
 use bessemer_kernels_cpu::CpuBackend;
 use bessemer_optim::{OptimConfig, OptimParam, Optimizer};
@@ -98,8 +98,13 @@ pub(crate) fn dense_kinds() -> Vec<(&'static str, Model)> {
     all_kinds().into_iter().filter(|kind| kind.1.experts.is_none()).collect()
 }
 
+fn adapters(targets: &[AdapterTarget]) -> Option<Adapters> {
+    Some(Adapters { rank: 3, alpha: 4.0, rank_stabilised: false, targets: targets.to_vec() })
+}
+
 /// The golden models, and others that mix the choices in ways no published model does.
 pub(crate) fn all_kinds() -> Vec<(&'static str, Model)> {
+    use AdapterTarget::{Down, Gate as GateMap, Key, Out, Qkv, Query, Up, Value};
     let mut list = models();
     let (base, llama) = (list[0].1.clone(), list[1].1.clone());
     let post = Model { placement: Placement::Post, ..base.clone() };
@@ -142,6 +147,15 @@ pub(crate) fn all_kinds() -> Vec<(&'static str, Model)> {
                 ..base.clone()
             },
         ),
+        (
+            "adapters of separate maps",
+            Model {
+                adapters: adapters(&[Query, Key, Value, Out, GateMap, Up, Down]),
+                tied_embeddings: false,
+                ..llama.clone()
+            },
+        ),
+        ("adapters of GPT-2's maps", Model { adapters: adapters(&[Qkv, Out, Up, Down]), ..base.clone() }),
         ("experts, renormalised", Model { experts: Some(Experts::top_k([4, 2, 24], true)), ..llama.clone() }),
         (
             "experts, raw weights, post-normalised, GeGLU",
