@@ -194,7 +194,7 @@ impl Plan {
             let known: Vec<&str> =
                 [Unit::Embedding, Unit::Layer(0), Unit::Head].into_iter().filter_map(first).collect();
             return Err(ParallelError::Layout(format!(
-                "train.trained: {unknown:?} is no parameter of the model; `bessemer program show` lists them, such as {}, and `*` stands for \
+                "train.trained: the model has no parameter {unknown:?}; `bessemer program show` lists them, such as {}; `*` is for \
                  any characters",
                 known.join(", ")
             )));
