@@ -2,7 +2,7 @@
 
     hf_logits.py opt DIR        writes a random OPT to DIR (save_pretrained)
     hf_logits.py logits DIR     loads DIR and writes DIR/logits.json for the tokens of DIR/ids.json
-    hf_logits.py peft DIR       the same with the adapters of DIR/adapters, loaded by PEFT
+    hf_logits.py peft DIR       the same for each folder D of DIR, with the adapters of D/adapters, loaded by PEFT
 """
 
 import json
@@ -31,8 +31,9 @@ def opt(folder):
 def peft(folder):
     from peft import PeftModel
 
-    base = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
-    write_logits(folder, PeftModel.from_pretrained(base, os.path.join(folder, "adapters")))
+    for one in (entry.path for entry in os.scandir(folder)):
+        base = AutoModelForCausalLM.from_pretrained(one, dtype=torch.float32, attn_implementation="eager")
+        write_logits(one, PeftModel.from_pretrained(base, os.path.join(one, "adapters")))
 
 
 def logits(folder):

@@ -146,17 +146,20 @@ fn python(python: &std::ffi::OsStr, verb: &str, dir: &Path) -> String {
     text
 }
 
-/// What transformers computes for `ids`, as (class, logits).
-fn theirs(interpreter: &std::ffi::OsStr, dir: &Path, model: &Model) -> (String, Vec<f32>) {
-    their_logits("logits", interpreter, dir, model)
-}
-
-fn their_logits(verb: &str, interpreter: &std::ffi::OsStr, dir: &Path, model: &Model) -> (String, Vec<f32>) {
+fn write_ids(dir: &Path, model: &Model) {
     let rows: Vec<Vec<u32>> = ids(model).chunks(SHAPE.seq).map(<[u32]>::to_vec).collect();
     fs::write(dir.join("ids.json"), serde_json::to_string(&rows).unwrap()).unwrap();
-    let class = python(interpreter, verb, dir).trim().to_owned();
-    let found = fs::read_to_string(dir.join("logits.json")).unwrap();
-    (class, serde_json::from_str(&found).unwrap())
+}
+
+fn written_logits(dir: &Path) -> Vec<f32> {
+    serde_json::from_str(&fs::read_to_string(dir.join("logits.json")).unwrap()).unwrap()
+}
+
+/// What transformers computes for `ids`, as (class, logits).
+fn theirs(interpreter: &std::ffi::OsStr, dir: &Path, model: &Model) -> (String, Vec<f32>) {
+    write_ids(dir, model);
+    let class = python(interpreter, "logits", dir).trim().to_owned();
+    (class, written_logits(dir))
 }
 
 fn worst(a: &[f32], b: &[f32]) -> f32 {
@@ -308,13 +311,14 @@ fn oracle_logits_of_exported_adapters_are_those_of_peft() {
     let interpreter = std::env::var_os("BESSEMER_PYTHON")
         .expect("BESSEMER_PYTHON names a Python with the packages of golden/requirements.txt");
     let tmp = tempfile::tempdir().unwrap();
-    for (label, model) in [
+    let cases = [
         ("llama", adapted(sized("llama"), false, &[Query, Key, Value, Out, Gate, Up, Down])),
         ("llama-rs", adapted(sized("llama"), true, &[Query, Value])),
         ("gpt2", adapted(sized("gpt2"), false, &[Qkv, Out, Up, Down])),
         ("gpt2-out", adapted(sized("gpt2"), false, &[Out])),
-    ] {
-        let (dir, list) = (tmp.path().join(label), weights(&model));
+    ];
+    for (label, model) in &cases {
+        let (dir, list) = (tmp.path().join(label), weights(model));
         let base = Model { adapters: None, ..model.clone() };
         let plain: Vec<HostTensor> = list.iter().filter(|t| !t.name.contains(".lora_")).cloned().collect();
         let (mut source, mut quiet) = (HostTensors::new(&plain), |_, _| {});
@@ -336,9 +340,12 @@ fn oracle_logits_of_exported_adapters_are_those_of_peft() {
             },
         )
         .unwrap();
-        write_peft(&dir.join("adapters"), &model, &list).unwrap();
-        let wanted = their_logits("peft", &interpreter, &dir, &model).1;
-        let difference = worst(&logits(&model, &list), &wanted);
+        write_peft(&dir.join("adapters"), model, &list).unwrap();
+        write_ids(&dir, model);
+    }
+    python(&interpreter, "peft", tmp.path());
+    for (label, model) in &cases {
+        let difference = worst(&logits(model, &weights(model)), &written_logits(&tmp.path().join(label)));
         println!("{label}: logits differ from PEFT's by at most {difference:e}");
         assert!(difference < 1e-3, "{label}: {difference}");
     }
