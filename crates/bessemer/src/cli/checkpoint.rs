@@ -199,6 +199,9 @@ pub(crate) enum CheckpointCommand {
     Import {
         /// Directory with config.json and model.safetensors.
         from: PathBuf,
+        /// Directory with adapters of this model that PEFT wrote: adapter_config.json and adapter_model.safetensors.
+        #[arg(long, value_name = "DIR")]
+        adapters: Option<PathBuf>,
         /// Run directory to create.
         #[arg(long, short)]
         out: PathBuf,

@@ -20,9 +20,17 @@ use std::path::Path;
 /// Files of the checkpoint grow to this size at most.
 const FILE_BYTES: u64 = 4 << 30;
 
-pub(crate) fn run(from: &Path, out: &Path, console: &mut Console) -> Result<(), Failure> {
+/// `from`: the directory of the model, and that of its adapters.
+pub(crate) fn run(
+    (from, adapters): (&Path, Option<&Path>),
+    out: &Path,
+    console: &mut Console,
+) -> Result<(), Failure> {
     is_free(out)?;
     let mut model = import_hf(from)?;
+    if let Some(adapters) = adapters {
+        model.add_adapters(adapters)?;
+    }
     for note in model.notes() {
         console.say(&format!("note: {note}"));
     }

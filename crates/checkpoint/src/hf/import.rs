@@ -2,6 +2,7 @@
 
 use super::fields::Fields;
 use super::layout::{LM_HEAD, Mapped, Order, Part, Style, put_rows};
+use super::peft::{ADAPTER_CONFIG, ADAPTER_WEIGHTS, adapter_parts, read_adapters};
 use super::{experts, gpt2, llama, opt};
 use crate::error::{At, CheckpointError, Result, SourceError};
 use crate::format::{Entry, SafetensorsFile};
@@ -24,6 +25,7 @@ const MAX_INDEX_BYTES: u64 = 64 << 20;
 /// one tensor at a time; it can be the [`TensorSource`] of a save.
 #[derive(Debug)]
 pub struct HfImport {
+    style: Style,
     model: Model,
     model_type: String,
     experts: Option<ExpertsConfig>,
@@ -55,6 +57,7 @@ impl HfImport {
         let files = open_weights(fs, dir)?;
         let model_type = fields.str("model_type")?.unwrap_or_default().to_owned();
         let mut import = HfImport {
+            style,
             model_type,
             experts: config.experts,
             notes,
@@ -70,6 +73,73 @@ impl HfImport {
         import.drop_tied_head(style)?;
         import.check(style, absent)?;
         Ok(import)
+    }
+
+    /// Adds the adapters of a directory that PEFT wrote to the model.
+    ///
+    /// # Errors
+    /// A configuration with features that are not here, matrices that are missing, left over, of another shape or not finite.
+    pub fn add_adapters(&mut self, dir: &Path) -> Result<()> {
+        let fs = &OsFileSystem;
+        let fields = Fields::read(fs, &dir.join(ADAPTER_CONFIG))?;
+        let weights = dir.join(ADAPTER_WEIGHTS);
+        let pickle = dir.join("adapter_model.bin");
+        if fs.kind(&weights).at("look for", &weights)?.is_none()
+            && fs.kind(&pickle).at("look for", &pickle)?.is_some()
+        {
+            return Err(fields.refuse(format!(
+                "the matrices are in {}, a pickle, which can run code and is not opened: wanted {ADAPTER_WEIGHTS}; save them anew with PEFT",
+                pickle.display()
+            )));
+        }
+        let file = SafetensorsFile::open(fs, &weights, Links::Follow)?;
+        let names: Vec<&str> = file.header().entries.iter().map(|entry| entry.name.as_str()).collect();
+        let adapters = read_adapters(&fields, self.style, &names, &mut self.notes)?;
+        let model = Model { adapters: Some(adapters), ..self.model.clone() };
+        model.check().map_err(|e| fields.refuse(e.to_string()))?;
+        let mapped = adapter_parts(&model, self.style).map_err(|problem| fields.refuse(problem))?;
+        let mut report = crate::MatchReport::default();
+        for of in &mapped {
+            let part = &of.parts[0];
+            match file.header().entry(&part.name) {
+                None => report.missing.push(part.name.clone()),
+                Some(entry) if entry.shape != of.shape => report.shape_mismatch.push(crate::ShapeMismatch {
+                    name: entry.name.clone(),
+                    wanted: of.shape.clone(),
+                    found: entry.shape.clone(),
+                }),
+                Some(entry) => {
+                    let wrong = |problem: String| CheckpointError::Tensor {
+                        file: weights.clone(),
+                        name: entry.name.clone(),
+                        problem,
+                    };
+                    let Some(dtype) = entry.stored.dtype().filter(|dtype| dtype.is_float()) else {
+                        let stored = entry.stored.name();
+                        return Err(wrong(format!("stored as {stored}, wanted F32, F16 or BF16")));
+                    };
+                    let mut values = vec![0.0; of.shape.iter().product()];
+                    file.read_f32(entry, 0, &mut values)?;
+                    if let Some(at) = values.iter().position(|value| !value.is_finite()) {
+                        return Err(wrong(format!("element {at} is {}, wanted a number", values[at])));
+                    }
+                    self.specs.push(TensorSpec { name: of.name.clone(), shape: of.shape.clone(), dtype });
+                    report.matched.push(entry.name.clone());
+                }
+            }
+        }
+        let known: BTreeSet<&str> = mapped.iter().map(|of| of.parts[0].name.as_str()).collect();
+        report.unexpected =
+            names.iter().filter(|name| !known.contains(*name)).map(|name| (*name).into()).collect();
+        if !report.is_exact() {
+            return Err(CheckpointError::TensorsDiffer { path: weights, report });
+        }
+        let number = self.files.len();
+        self.found.extend(known.iter().map(|name| ((*name).to_owned(), (number, (*name).to_owned()))));
+        self.mapped.extend(mapped);
+        self.files.push(file);
+        self.model = model;
+        Ok(())
     }
 
     /// The model.

@@ -1,6 +1,7 @@
-//! Writing adapters as PEFT has them: `adapter_config.json` and `adapter_model.safetensors`.
+//! Adapters as PEFT has them: `adapter_config.json` and `adapter_model.safetensors`.
 
 use super::export::{Directory, choose_style, pretty};
+use super::fields::Fields;
 use super::layout::{Mapped, Order, Part, Style};
 use crate::error::{CheckpointError, Result};
 use crate::fs::{FileSystem, OsFileSystem};
@@ -9,10 +10,22 @@ use crate::source::TensorSource;
 use bessemer_arch::{AdapterTarget, Adapters, Model};
 use bessemer_units::DType;
 use serde_json::json;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// Configuration of adapters.
 pub(super) const ADAPTER_CONFIG: &str = "adapter_config.json";
+/// File of their matrices.
+pub(super) const ADAPTER_WEIGHTS: &str = "adapter_model.safetensors";
+/// Beginning of the names of the matrices, before the path of their module.
+const PREFIX: &str = "base_model.model.";
+/// Names of A and B after that path.
+const MATRICES: [&str; 2] = ["lora_A", "lora_B"];
+
+/// Path of the list of layers.
+fn layers(style: Style) -> &'static str {
+    if style == Style::Llama { "model.layers" } else { "transformer.h" }
+}
 
 /// Settings of an export of adapters.
 pub struct PeftExport<'a> {
@@ -46,7 +59,7 @@ pub struct PeftReport {
 }
 
 /// The module of transformers that a target adapts, as the end of its path.
-fn module(style: Style, target: AdapterTarget) -> std::result::Result<&'static str, String> {
+fn module_of(style: Style, target: AdapterTarget) -> std::result::Result<&'static str, String> {
     use AdapterTarget as T;
     let gpt2 = style != Style::Llama;
     Ok(match (target, gpt2) {
@@ -75,18 +88,68 @@ fn module(style: Style, target: AdapterTarget) -> std::result::Result<&'static s
     })
 }
 
+/// The adapters of a configuration and of the names of the matrices beside it.
+pub(super) fn read_adapters(
+    fields: &Fields,
+    style: Style,
+    names: &[&str],
+    notes: &mut Vec<String>,
+) -> Result<Adapters> {
+    match fields.str("peft_type")? {
+        Some("LORA") => {}
+        found => return Err(fields.refuse(format!("peft_type: wanted \"LORA\", found {found:?}"))),
+    }
+    for (key, expressible) in [
+        ("bias", json!("none")),
+        ("use_dora", json!(false)),
+        ("lora_bias", json!(false)),
+        ("rank_pattern", json!({})),
+        ("alpha_pattern", json!({})),
+        ("modules_to_save", json!([])),
+        ("layers_to_transform", json!([])),
+        ("fan_in_fan_out", json!(style != Style::Llama)),
+    ] {
+        fields.only(key, &expressible)?;
+    }
+    if let Some(share) = fields.float("lora_dropout")?.filter(|share| *share > 0.0) {
+        notes.push(format!("lora_dropout = {share} is left out: adapters have no dropout here"));
+    }
+    let mut targets = BTreeSet::new();
+    for name in names {
+        let path =
+            name.strip_prefix(PREFIX).and_then(|path| path.strip_prefix(layers(style))?.strip_prefix('.'));
+        let module = path.and_then(|path| path.split_once('.')?.1.rsplit_once(".lora_"));
+        let of_module = |target: &AdapterTarget| {
+            let (Ok(wanted), Some((found, _))) = (module_of(style, *target), module) else { return false };
+            wanted == found
+        };
+        let Some(target) = AdapterTarget::ALL.into_iter().find(of_module) else {
+            return Err(fields.refuse(format!(
+                "{ADAPTER_WEIGHTS} has {name}: wanted matrices lora_A and lora_B of linear maps of {}.N",
+                layers(style)
+            )));
+        };
+        targets.insert(target);
+    }
+    Ok(Adapters {
+        rank: fields.required("r")?,
+        alpha: fields.float("lora_alpha")?.ok_or_else(|| fields.refuse("lora_alpha: missing".into()))?,
+        rank_stabilised: fields.bool("use_rslora")?.unwrap_or(false),
+        targets: targets.into_iter().collect(),
+    })
+}
+
 /// The matrices of adapters, and where they stand in the file.
-fn mapped(model: &Model, adapters: &Adapters, style: Style) -> std::result::Result<Vec<Mapped>, String> {
-    let layers = if style == Style::Llama { "model.layers" } else { "transformer.h" };
-    let mut list = Vec::new();
+pub(super) fn adapter_parts(model: &Model, style: Style) -> std::result::Result<Vec<Mapped>, String> {
+    let (mut list, adapters) = (Vec::new(), model.adapters.clone().unwrap_or_default());
     for spec in model.params() {
         let Some(layer) = spec.id.unit().layer() else { continue };
         for target in &adapters.targets {
             let Some(which) = target.roles().iter().position(|role| *role == spec.id.role()) else {
                 continue;
             };
-            let (module, matrix) = (module(style, *target)?, ["lora_A", "lora_B"][which]);
-            let name = format!("base_model.model.{layers}.{layer}.{module}.{matrix}.weight");
+            let (layers, module, matrix) = (layers(style), module_of(style, *target)?, MATRICES[which]);
+            let name = format!("{PREFIX}{layers}.{layer}.{module}.{matrix}.weight");
             let part = Part { name, rows: spec.shape[0], skip: 0, order: Order::Same };
             list.push(Mapped { name: spec.name.clone(), shape: spec.shape.clone(), parts: vec![part] });
         }
@@ -110,10 +173,10 @@ fn export_peft_on(fs: &dyn FileSystem, dir: &Path, request: PeftExport<'_>) -> R
         return Err(wrong("wanted a model with adapters (model.adapters), found one without".into()));
     };
     let style = choose_style(&Model { adapters: None, ..model.clone() }).map_err(wrong)?;
-    let mapped = mapped(model, adapters, style).map_err(wrong)?;
+    let mapped = adapter_parts(model, style).map_err(wrong)?;
     let mut modules = Vec::new();
     for target in &adapters.targets {
-        modules.push(module(style, *target).map_err(wrong)?);
+        modules.push(module_of(style, *target).map_err(wrong)?);
     }
     let config = json!({
         "peft_type": "LORA",
@@ -138,7 +201,7 @@ fn export_peft_on(fs: &dyn FileSystem, dir: &Path, request: PeftExport<'_>) -> R
     let directory = Directory {
         stem: "adapter_model",
         small: vec![(ADAPTER_CONFIG.into(), pretty(&config)?)],
-        // PEFT reads one file.
+        // PEFT reads one file, ADAPTER_WEIGHTS.
         max_file_bytes: u64::MAX,
         overwrite: request.overwrite,
     };

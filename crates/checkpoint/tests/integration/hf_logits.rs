@@ -304,6 +304,96 @@ fn adapters_are_written_as_peft_has_them() {
     }
 }
 
+/// A base as transformers has it.
+fn write_base(dir: &Path, model: &Model, list: &[HostTensor]) {
+    let base = Model { adapters: None, ..model.clone() };
+    let plain: Vec<HostTensor> = list.iter().filter(|t| !t.name.contains(".lora_")).cloned().collect();
+    let (mut source, mut quiet) = (HostTensors::new(&plain), |_, _| {});
+    export_hf(
+        dir,
+        HfExport {
+            model: &base,
+            model_type: None,
+            balance: None,
+            tensors: &mut source,
+            dtype: DType::F32,
+            vocab_size: None,
+            bos_token_id: None,
+            eos_token_id: Some(2),
+            extra_files: Vec::new(),
+            max_file_bytes: 1 << 30,
+            overwrite: false,
+            progress: &mut quiet,
+        },
+    )
+    .unwrap();
+}
+
+/// What was written for PEFT is read back bit for bit; configurations and matrices of other kinds are refused by name.
+#[test]
+fn adapters_of_peft_are_read_bit_for_bit() {
+    use AdapterTarget::{Down, Key, Out, Qkv, Query, Up};
+    let tmp = tempfile::tempdir().unwrap();
+    for (label, model) in [
+        ("llama", adapted(sized("llama"), true, &[Query, Key, Down])),
+        ("gpt2", adapted(sized("gpt2"), false, &[Qkv, Out, Up, Down])),
+    ] {
+        let (dir, list) = (tmp.path().join(label), weights(&model));
+        write_base(&dir, &model, &list);
+        write_peft(&dir.join("adapters"), &model, &list).unwrap();
+        let mut import = import_hf(&dir).unwrap();
+        import.add_adapters(&dir.join("adapters")).unwrap();
+        assert_eq!(import.model().adapters, model.adapters);
+        for tensor in &list {
+            assert!(import.read_tensor(&tensor.name).unwrap().values == tensor.values, "{}", tensor.name);
+        }
+    }
+    let dir = tmp.path().join("llama");
+    let config = fs::read_to_string(dir.join("adapters/adapter_config.json")).unwrap();
+    let refused = |change: &dyn Fn(&Path)| {
+        let other = tempfile::tempdir().unwrap();
+        for name in ["adapter_config.json", "adapter_model.safetensors"] {
+            fs::copy(dir.join("adapters").join(name), other.path().join(name)).unwrap();
+        }
+        change(other.path());
+        import_hf(&dir).unwrap().add_adapters(other.path()).unwrap_err().to_string()
+    };
+    for (from, to, words) in [
+        ("\"LORA\"", "\"LOHA\"", "wanted \"LORA\""),
+        ("\"use_dora\": false", "\"use_dora\": true", "use_dora"),
+        ("\"rank_pattern\": {}", "\"rank_pattern\": {\"q_proj\": 4}", "rank_pattern"),
+        ("\"r\": 3", "\"r\": 4", "shape"),
+        ("\"r\": 3", "\"r\": 0", "rank"),
+        ("\"fan_in_fan_out\": false", "\"fan_in_fan_out\": true", "fan_in_fan_out"),
+    ] {
+        let e = refused(&|other| {
+            let changed = config.replace(from, to);
+            assert_ne!(changed, config);
+            fs::write(other.join("adapter_config.json"), changed).unwrap();
+        });
+        assert!(e.contains(words), "{e}");
+    }
+    let e = refused(&|other| {
+        fs::rename(other.join("adapter_model.safetensors"), other.join("adapter_model.bin")).unwrap();
+    });
+    assert!(e.contains("pickle"), "{e}");
+    let e = refused(&|other| {
+        let mut bytes = fs::read(other.join("adapter_model.safetensors")).unwrap();
+        let end = bytes.len();
+        bytes[end - 4..].copy_from_slice(&f32::NAN.to_le_bytes());
+        fs::write(other.join("adapter_model.safetensors"), bytes).unwrap();
+    });
+    assert!(e.contains("NaN"), "{e}");
+    // Matrices of another model.
+    let gpt2 = tmp.path().join("gpt2/adapters");
+    let e = refused(&|other| {
+        fs::copy(gpt2.join("adapter_model.safetensors"), other.join("adapter_model.safetensors"))
+            .map(drop)
+            .unwrap();
+    });
+    assert!(e.contains("transformer.h") && e.contains("model.layers.N"), "{e}");
+}
+
 #[test]
 #[ignore = "compares with an outside tool: BESSEMER_PYTHON=… cargo test oracle -- --ignored (golden/requirements.txt)"]
 fn oracle_logits_of_exported_adapters_are_those_of_peft() {
@@ -319,27 +409,7 @@ fn oracle_logits_of_exported_adapters_are_those_of_peft() {
     ];
     for (label, model) in &cases {
         let (dir, list) = (tmp.path().join(label), weights(model));
-        let base = Model { adapters: None, ..model.clone() };
-        let plain: Vec<HostTensor> = list.iter().filter(|t| !t.name.contains(".lora_")).cloned().collect();
-        let (mut source, mut quiet) = (HostTensors::new(&plain), |_, _| {});
-        export_hf(
-            &dir,
-            HfExport {
-                model: &base,
-                model_type: None,
-                balance: None,
-                tensors: &mut source,
-                dtype: DType::F32,
-                vocab_size: None,
-                bos_token_id: None,
-                eos_token_id: Some(2),
-                extra_files: Vec::new(),
-                max_file_bytes: 1 << 30,
-                overwrite: false,
-                progress: &mut quiet,
-            },
-        )
-        .unwrap();
+        write_base(&dir, model, &list);
         write_peft(&dir.join("adapters"), model, &list).unwrap();
         write_ids(&dir, model);
     }
