@@ -215,6 +215,7 @@ pub fn build_on(
     engine: Option<&dyn Engine>,
 ) -> Result<Built> {
     check(config).map_err(Error::Config)?;
+    let config = &*config.of_documents();
     let source = source::open(config)?;
     let key = identity::key(config, source.listing())?;
     let out = OutputDir::create(out_dir)?;
@@ -396,7 +397,14 @@ fn empty(source: &dyn Source, summary: &CorpusSummary, seen: &Seen) -> Error {
     } else {
         let faults: String = seen.fault_examples.iter().map(|fault| format!("; {fault}")).collect();
         let reasons = format!("reasons: {}{faults}", summary.reasons_in_words());
-        (reasons, "relax the first of these rules in [corpus.clean] or [corpus.rules]")
+        let are_chats = summary.sources.iter().any(|source| source.dropped.contains_key("bad-chat"));
+        let hint = match are_chats {
+            true => {
+                "`bessemer chat show FILE --chats 0 --count` names rows that are no chats; docs/chat.md has the forms of rows"
+            }
+            false => "relax the first of these rules in [corpus.clean] or [corpus.rules]",
+        };
+        (reasons, hint)
     };
     Error::Empty { place: source.describe(), seen: summary.read.documents, reasons, hint }
 }

@@ -15,12 +15,18 @@ use bessemer_train::{Observer, RunIdentity, SpikeState, TrainState, checkpoints_
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Files of the checkpoint grow to this size at most.
 const FILE_BYTES: u64 = 4 << 30;
 
 pub(crate) fn run(from: &Path, out: &Path, console: &mut Console) -> Result<(), Failure> {
+    let checkpoint = import(from, out, console)?;
+    Ok(print(&checkpoint.display().to_string())?)
+}
+
+/// Makes a run directory of a model; the path of its checkpoint.
+pub(crate) fn import(from: &Path, out: &Path, console: &mut Console) -> Result<PathBuf, Failure> {
     is_free(out)?;
     let mut model = import_hf(from)?;
     for note in model.notes() {
@@ -88,7 +94,7 @@ pub(crate) fn run(from: &Path, out: &Path, console: &mut Console) -> Result<(), 
     unfinished.publish()?;
     console.say(&architecture.summary());
     console.say(&format!("{} can be the base of a recipe that trains it further", run.recipe().display()));
-    Ok(print(&checkpoint.display().to_string())?)
+    Ok(checkpoint)
 }
 
 /// Errors if there is something at `out` already: an import makes a new directory.
