@@ -158,6 +158,11 @@ impl Default for Adapters {
 }
 
 impl Adapters {
+    /// [`Adapters::rank`] as a width.
+    pub fn width(&self) -> usize {
+        self.rank as usize
+    }
+
     /// Factor on what an adapter adds.
     pub fn scale(&self) -> f64 {
         let rank = self.rank as f64;
@@ -212,7 +217,7 @@ impl Model {
                 return wrong(
                     targets,
                     format!(
-                        "\"{name}\" wants a gated feed-forward block, found activation {:?}; take \"up\" and \"down\"",
+                        "\"{name}\" is a map of gated feed-forward blocks, found activation {:?}; take \"up\" and \"down\"",
                         self.activation
                     ),
                 );

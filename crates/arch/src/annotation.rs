@@ -227,7 +227,8 @@ impl Model {
             value.check(sharding)?;
             values.push(value);
         }
-        let names_parameters = |pattern: &String| shardings.iter().any(|s| matches(pattern, &s.spec.name));
+        let names_parameters =
+            |pattern: &String| shardings.iter().any(|s| name_matches(pattern, &s.spec.name));
         let others = annotations.0.iter().filter(|(pattern, _)| !names_parameters(pattern));
         let others = Annotations(others.map(|(pattern, layout)| (pattern.clone(), *layout)).collect());
         if others.0.is_empty() {
@@ -241,7 +242,7 @@ impl Model {
                     continue;
                 };
                 value.check_activation()?;
-                used.extend(others.0.keys().filter(|pattern| matches(pattern, &name)).cloned());
+                used.extend(others.0.keys().filter(|pattern| name_matches(pattern, &name)).cloned());
                 // The pattern as it stands in the caller's table.
                 let pattern = annotations.0.get_key_value(value.pattern).map_or("", |(pattern, _)| pattern);
                 values.push(AnnotatedValue { pattern, ..value });
@@ -321,7 +322,7 @@ fn annotation_of<'a>(
     annotations: &'a Annotations,
 ) -> Result<Option<AnnotatedValue<'a>>, AnnotationError> {
     let mut found: Option<AnnotatedValue<'a>> = None;
-    for (pattern, layout) in annotations.0.iter().filter(|(pattern, _)| matches(pattern, name)) {
+    for (pattern, layout) in annotations.0.iter().filter(|(pattern, _)| name_matches(pattern, name)) {
         match &found {
             Some(other) if other.layout != *layout => {
                 return Err(AnnotationError::Twice {
@@ -341,11 +342,17 @@ fn annotation_of<'a>(
     Ok(found)
 }
 
-/// Whether the pattern, in which `*` stands for any characters, is the name.
-fn matches(pattern: &str, name: &str) -> bool {
+/// Whether a name of a parameter is the pattern, in which `*` stands for any characters.
+pub fn name_matches(pattern: &str, name: &str) -> bool {
     let Some((before, after)) = pattern.split_once('*') else { return pattern == name };
-    let Some(rest) = name.strip_prefix(before) else { return false };
-    (0..=rest.len()).filter(|at| rest.is_char_boundary(*at)).any(|at| matches(after, &rest[at..]))
+    let Some(mut rest) = name.strip_prefix(before) else { return false };
+    let (middle, last) = after.rsplit_once('*').unwrap_or(("", after));
+    // The first place of each part leaves most for the others.
+    for part in middle.split('*') {
+        let Some(at) = rest.find(part) else { return false };
+        rest = &rest[at + part.len()..];
+    }
+    rest.ends_with(last)
 }
 
 /// Names of parameters of the first layer and outside of layers, the nearest first.
@@ -358,4 +365,29 @@ fn hint(pattern: &str, shardings: &[Sharding]) -> String {
         names.collect::<Vec<_>>().join(", "),
         activations.collect::<Vec<_>>().join(", ")
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_star_stands_for_any_characters() {
+        for (pattern, name, wanted) in [
+            ("head.weight", "head.weight", true),
+            ("head", "head.weight", false),
+            ("*", "", true),
+            ("layers.1.*", "layers.1.mlp.up.weight", true),
+            ("layers.1.*", "layers.11.mlp.up.weight", false),
+            ("layers.*.weight", "layers.1.mlp.up.weight", true),
+            ("*.up.*weight", "layers.1.mlp.up.weight", true),
+            ("*aba*aba", "ababa", false),
+            ("*ab*b", "aab", false),
+            ("*ab*b", "aabb", true),
+        ] {
+            assert_eq!(name_matches(pattern, name), wanted, "{pattern} {name}");
+        }
+        // No number of stars takes long.
+        assert!(!name_matches(&"*a".repeat(64), &format!("{}b", "a".repeat(200))));
+    }
 }

@@ -21,7 +21,7 @@ mod span;
 mod tensor_shard;
 
 pub use adapters::{AdapterTarget, Adapters};
-pub use annotation::{AnnotatedValue, AnnotationError, Annotations, ParamLayout};
+pub use annotation::{AnnotatedValue, AnnotationError, Annotations, ParamLayout, name_matches};
 pub use choices::{
     ActivationChoice, Distribution, DsInitForm, InitChoice, NormChoice, Placement, PositionChoice,
     QkNormSpan, RopeScaling, RopeScalingKind,

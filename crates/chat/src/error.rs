@@ -7,7 +7,7 @@ pub enum ChatError {
     /// A row that is not a chat.
     #[error("line {line}: {problem}")]
     Row {
-        /// Line, counted from 1; in a JSON array the number of the element.
+        /// Line, counted from 1; in a JSON array the number of the element, in a Parquet file that of the row.
         line: u64,
         /// Wanted and found.
         problem: String,

@@ -48,7 +48,8 @@ impl RowForm {
     /// # Errors
     /// The fields that were wanted, and those of the row.
     pub fn of(row: &Map<String, Value>) -> std::result::Result<RowForm, String> {
-        let has = |name: &str| row.contains_key(name);
+        // A table with several forms has null in the columns of the others.
+        let has = |name: &str| row.get(name).is_some_and(|value| !value.is_null());
         if has("messages") {
             return Ok(RowForm::OpenAi);
         }
@@ -317,19 +318,27 @@ pub fn read_row(row: &[u8]) -> std::result::Result<(RowForm, Chat), String> {
     let Value::Object(row) = row else {
         return Err(format!("wanted a JSON object, found {}", kind(&row)));
     };
-    let form = RowForm::of(&row)?;
+    read_object(&row)
+}
+
+/// Reads a row that is an object already, as those of Parquet files, with its form. The turns are checked ([`Chat::check`]).
+///
+/// # Errors
+/// A sentence: a form that is unknown, a turn that is wrong.
+pub fn read_object(row: &Map<String, Value>) -> std::result::Result<(RowForm, Chat), String> {
+    let form = RowForm::of(row)?;
     let mut all = match form {
         RowForm::OpenAi => messages("messages", row.get("messages"))?,
         RowForm::ShareGpt => messages("conversations", row.get("conversations"))?,
-        RowForm::Alpaca => alpaca(&row)?,
-        RowForm::PromptCompletion => prompt_completion(&row)?,
+        RowForm::Alpaca => alpaca(row)?,
+        RowForm::PromptCompletion => prompt_completion(row)?,
     };
     if matches!(form, RowForm::ShareGpt | RowForm::Alpaca)
-        && let Some(system) = text_field(&row, "system")?.filter(|system| !system.trim().is_empty())
+        && let Some(system) = text_field(row, "system")?.filter(|system| !system.trim().is_empty())
     {
         all.insert(0, Message::new(Role::System, system));
     }
-    let chat = Chat { messages: all, tools: tools(&row)? };
+    let chat = Chat { messages: all, tools: tools(row)? };
     chat.check()?;
     Ok((form, chat))
 }
@@ -337,7 +346,7 @@ pub fn read_row(row: &[u8]) -> std::result::Result<(RowForm, Chat), String> {
 /// A chat of a file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChatRow {
-    /// Line, counted from 1; in a JSON array the number of the element.
+    /// Line, counted from 1; in a JSON array the number of the element, in a Parquet file that of the row.
     pub line: u64,
     /// Form of the row.
     pub form: RowForm,

@@ -2,6 +2,7 @@
 
     hf_logits.py opt DIR        writes a random OPT to DIR (save_pretrained)
     hf_logits.py logits DIR     loads DIR and writes DIR/logits.json for the tokens of DIR/ids.json
+    hf_logits.py peft DIR       the same with the adapters of DIR/adapters, loaded by PEFT
 """
 
 import json
@@ -27,14 +28,25 @@ def opt(folder):
     model.save_pretrained(folder)
 
 
+def peft(folder):
+    from peft import PeftModel
+
+    base = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    write_logits(folder, PeftModel.from_pretrained(base, os.path.join(folder, "adapters")))
+
+
 def logits(folder):
-    with open(os.path.join(folder, "ids.json")) as f:
-        ids = torch.tensor(json.load(f))
     model, info = AutoModelForCausalLM.from_pretrained(
         folder, output_loading_info=True, dtype=torch.float32, attn_implementation="eager"
     )
     for key in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
         assert not info.get(key), (folder, key, info[key])
+    write_logits(folder, model)
+
+
+def write_logits(folder, model):
+    with open(os.path.join(folder, "ids.json")) as f:
+        ids = torch.tensor(json.load(f))
     with torch.no_grad():
         found = model.eval()(input_ids=ids, use_cache=False).logits
     with open(os.path.join(folder, "logits.json"), "w") as f:
@@ -43,4 +55,4 @@ def logits(folder):
 
 
 if __name__ == "__main__":
-    {"opt": opt, "logits": logits}[sys.argv[1]](sys.argv[2])
+    {"opt": opt, "logits": logits, "peft": peft}[sys.argv[1]](sys.argv[2])

@@ -105,6 +105,7 @@ pub(crate) fn as_maps(meters: &[Arc<Meter>; 2]) -> Meters {
 /// The plan that [`build`] would run, in words.
 pub fn explain(config: &CorpusConfig) -> Result<String> {
     check(config).map_err(Error::Config)?;
+    let config = &*config.of_documents();
     let source = source::open(config)?;
     let assign = Assign::resolve(&config.split, source.listing())?;
     Ok(compose::plan(config, source, assign, as_maps(&Default::default()))?.explain())

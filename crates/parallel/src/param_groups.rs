@@ -7,7 +7,7 @@
 use crate::config::Stage;
 use crate::error::ParallelError;
 use crate::plan::{Coord, Plan};
-use bessemer_arch::{Model, ParamId, ParamRole};
+use bessemer_arch::{Model, ParamId, ParamRole, ParamSpec, Unit, name_matches};
 use bessemer_mesh::Axis;
 use bessemer_units::DType;
 use std::collections::BTreeMap;
@@ -110,20 +110,21 @@ impl ParamGroups {
         if of(ParamRole::is_routing_state).next().is_some() {
             groups.add(routing, of(ParamRole::is_routing_state));
         }
-        if model.adapters.is_some() {
-            groups.freeze_beside_adapters(model);
-        }
         groups
     }
 
-    /// Leaves adapters the only parameters that are trained.
-    fn freeze_beside_adapters(&mut self, model: &Model) {
-        let ids: Vec<ParamId> = model.params().into_iter().map(|spec| spec.id).collect();
-        let frozen = ParamGroup { name: FROZEN.into(), trainable: false, ..self.list[0].clone() };
-        self.list[1..].iter_mut().for_each(|group| group.trainable = false);
-        let beside = |id: &ParamId| self.of(*id) == 0 && !id.role().is_adapter();
-        let beside: Vec<ParamId> = ids.into_iter().filter(beside).collect();
-        self.add(frozen, beside);
+    /// Moves the parameters of each group that are not trained to a frozen group like it.
+    fn freeze(&mut self, model: &Model, trains: impl Fn(&ParamSpec) -> bool) {
+        let frozen: Vec<ParamSpec> = model.params().into_iter().filter(|spec| !trains(spec)).collect();
+        for number in (0..self.list.len()).filter(|number| self.list[*number].trainable).collect::<Vec<_>>() {
+            let of_group = frozen.iter().map(|spec| spec.id).filter(|id| self.of(*id) == number);
+            let members: Vec<ParamId> = of_group.collect();
+            if !members.is_empty() {
+                let group = &self.list[number];
+                let name = format!("frozen {}", group.name);
+                self.add(ParamGroup { name, trainable: false, ..group.clone() }, members);
+            }
+        }
     }
 
     /// Refuses a group that does not cover each data axis once or has the name of another. The axis of experts has a rank's other
@@ -176,10 +177,37 @@ impl ParamGroups {
 /// Name of the group of experts that are spread over ranks.
 const EXPERTS: &str = "experts";
 
-/// Name of the group of what adapters leave as it is.
-const FROZEN: &str = "frozen";
-
 impl Plan {
+    /// Trains adapters, and the parameters with one of these names, in which `*` stands for any characters; without a name all parameters, or
+    /// the adapters alone if the model has some.
+    ///
+    /// # Errors
+    /// A name that no parameter has which could be trained.
+    pub fn train_only(&mut self, model: &Model, names: &[String]) -> Result<(), ParallelError> {
+        let params = model.params();
+        let named = |pattern: &str, spec: &ParamSpec| {
+            !spec.id.role().is_routing_state() && name_matches(pattern, &spec.name)
+        };
+        if let Some(unknown) = names.iter().find(|name| !params.iter().any(|spec| named(name, spec))) {
+            let first =
+                |unit: Unit| params.iter().find(|spec| spec.id.unit() == unit).map(|spec| &spec.name[..]);
+            let known: Vec<&str> =
+                [Unit::Embedding, Unit::Layer(0), Unit::Head].into_iter().filter_map(first).collect();
+            return Err(ParallelError::Layout(format!(
+                "train.trained: the model has no parameter {unknown:?}; `bessemer program show` lists them, such as {}; `*` is for \
+                 any characters",
+                known.join(", ")
+            )));
+        }
+        self.groups = ParamGroups::of_model(model, self.experts() > 1, self.shard() > 1);
+        if model.adapters.is_some() || !names.is_empty() {
+            let trains =
+                |spec: &ParamSpec| spec.id.role().is_adapter() || names.iter().any(|name| named(name, spec));
+            self.groups.freeze(model, trains);
+        }
+        Ok(())
+    }
+
     /// Indexed by group: [`Plan::shards`].
     pub(crate) fn group_shards(&self) -> Vec<usize> {
         (0..self.groups.list().len()).map(|group| self.shards(group)).collect()

@@ -207,7 +207,7 @@ impl Plan {
                 .with(Axis::ContextHeads, config.context_heads as usize)
                 .with(Axis::Context, config.context_groups() as usize),
         };
-        let plan = Plan {
+        let mut plan = Plan {
             mesh: Mesh::new(&mesh, ranks).map_err(|e| ParallelError::Layout(e.to_string()))?,
             stage: if shard == 1 { Stage::Ddp } else { config.stage },
             grid,
@@ -221,8 +221,9 @@ impl Plan {
             expert_axes: config.experts_over.axes(),
             shadowing: config.shadowing(),
             annotations: config.annotate.clone(),
-            groups: ParamGroups::of_model(model, experts > 1, shard > 1),
+            groups: ParamGroups::default(),
         };
+        plan.train_only(model, &[])?;
         // A model that one rank's part refuses, every rank's does.
         let line = plan.tensor_shard(model, plan.coord(0))?.model;
         let context = plan.context_ranks();

@@ -65,6 +65,10 @@ pub struct TrainConfig {
     pub gradients: ParamDType,
     /// Factor on the loss while gradients are computed, for gradients in f16.
     pub loss_scale: LossScaleConfig,
+    /// Parameters that are trained, by names in which `*` stands for any characters: `["layers.11.*", "head.weight"]`. The others keep their
+    /// values, without gradients and optimizer state. Empty: all, or the adapters of `model.adapters`, which are trained in any case.
+    /// See docs/finetuning.md.
+    pub trained: Vec<String>,
     /// What the backward pass of a layer computes again instead of having it stored (activation checkpointing): "none",
     /// "selective", "attention", "attention-output", "full", "input-aware" (as few layers in full as `activation_memory` demands, for
     /// each length of a micro-batch; layers that `offload` may take are offloaded first), or a list of values as `bessemer program show` names them, such as
@@ -164,6 +168,7 @@ impl Default for TrainConfig {
             weights: ParamDType::F32,
             gradients: ParamDType::F32,
             loss_scale: LossScaleConfig::default(),
+            trained: Vec::new(),
             recompute: RecomputePolicy::default(),
             activation_memory: String::new(),
             recompute_layers: RecomputeLayers::default(),

@@ -49,7 +49,8 @@ const ACTIVATIONS: &str = "activations";
 /// # Errors
 /// Degrees that do not fit the ranks or the model, work in bubbles that the layout cannot have, or a teacher that the layout does not support.
 pub fn layout(recipe: &Recipe, ranks: usize, model: &Model) -> Result<Plan, ParallelError> {
-    let plan = Plan::new(&recipe.parallel, ranks, model, recipe.optim.optimizer)?;
+    let mut plan = Plan::new(&recipe.parallel, ranks, model, recipe.optim.optimizer)?;
+    plan.train_only(model, &recipe.train.trained)?;
     bessemer_filling::check(&plan, &recipe.parallel.fill, recipe.optim.optimizer)?;
     check_layout(recipe, &plan)?;
     Ok(plan)

@@ -15,7 +15,7 @@ pub(crate) enum ChatCommand {
 /// Chats to show.
 #[derive(Debug, Args)]
 pub(crate) struct ChatShowArgs {
-    /// JSON lines, a JSON array or a table, plain or compressed.
+    /// JSON lines, a JSON array or a table, plain or compressed, or Parquet.
     ///
     /// Rows of OpenAI (messages), ShareGPT (conversations), Alpaca (instruction, input, output), or prompt and completion.
     pub(crate) file: PathBuf,

@@ -219,6 +219,9 @@ pub(crate) struct CheckpointExportArgs {
     /// Element type of the exported weights (rounded to nearest).
     #[arg(long, value_enum, default_value = "f32")]
     pub(crate) dtype: ExportedDType,
+    /// Name or path of the base for transformers, with `--to peft`; without it: `train.init.from` of the recipe.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) base: Option<String>,
     /// Replace an earlier export at this path.
     #[arg(long)]
     pub(crate) overwrite: bool,
@@ -231,6 +234,8 @@ pub(crate) enum ExportFormat {
     Hf,
     /// llama.cpp file, with the tokenizer.
     Gguf,
+    /// Adapters alone, as PEFT has them: adapter_config.json, adapter_model.safetensors.
+    Peft,
 }
 
 /// Type of exported weights.

@@ -5,13 +5,16 @@ use crate::commands::{chat_template, tokenizer};
 use crate::console::{Console, colours, print, print_coloured};
 use crate::escape;
 use crate::failure::Failure;
+use bessemer_chat::rows::read_object;
 use bessemer_chat::{
     Answers, ChatEncoder, ChatError, ChatRow, ChatRows, ChatTemplate, ChatTokens, FittedChat,
 };
+use bessemer_documents::JsonRows;
 use bessemer_tokenizer::Tokenizer;
 use bessemer_units::counted;
 use serde_json::json;
 use std::fmt::Write;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -41,11 +44,8 @@ fn show(args: &ChatShowArgs, as_json: bool, console: &mut Console) -> Result<(),
     }
     let encoder = encoder(args)?;
     let shown = args.file.display();
-    // Contents of chats are texts, also where they look like numbers.
-    let reader = bessemer_corpus::open_json_lines(&args.file, "")
-        .map_err(|e| Failure::new(format!("cannot read {shown}: {e}")))?;
     let mut counts = Counts::default();
-    for row in ChatRows::new(reader) {
+    for row in rows(&args.file)? {
         if !args.count && counts.chats >= args.chats as u64 {
             break;
         }
@@ -75,6 +75,22 @@ fn show(args: &ChatShowArgs, as_json: bool, console: &mut Console) -> Result<(),
         print_counts(&counts, as_json)?;
     }
     Ok(())
+}
+
+/// Chats of a file: JSON lines, a JSON array or a table, plain or compressed, or Parquet.
+fn rows(path: &Path) -> Result<Box<dyn Iterator<Item = Result<ChatRow, ChatError>>>, Failure> {
+    let failed = |e: String| Failure::new(format!("cannot read {}: {e}", path.display()));
+    if path.extension().is_none_or(|ending| !ending.eq_ignore_ascii_case("parquet")) {
+        let reader = bessemer_corpus::open_json_lines(path, "").map_err(|e| failed(e.to_string()))?;
+        return Ok(Box::new(ChatRows::new(reader)));
+    }
+    let file = bessemer_durable::open_regular(path).map_err(|e| failed(e.to_string()))?;
+    let rows = JsonRows::open(file).map_err(|e| failed(e.to_string()))?;
+    Ok(Box::new((1..).zip(rows).map(|(line, row)| {
+        let row = row.map_err(|e| ChatError::Read { line, source: io::Error::other(e) })?;
+        let (form, chat) = read_object(&row).map_err(|problem| ChatError::Row { line, problem })?;
+        Ok(ChatRow { line, form, chat })
+    })))
 }
 
 fn encode(encoder: &ChatEncoder, args: &ChatShowArgs, row: &ChatRow) -> Result<FittedChat, ChatError> {

@@ -38,6 +38,12 @@ pub(crate) fn run(
             chats.display()
         )));
     };
+    if path.to_ascii_lowercase().ends_with(".parquet") {
+        return Err(Failure::new(format!(
+            "{path}: wanted .jsonl, .json, .csv or .tsv, found Parquet, of which `bessemer run` reads no chats yet; \
+             `duckdb -c \"copy '{path}' to 'chats.jsonl'\"` writes JSON lines"
+        )));
+    }
     // The file is read before a model is imported for it.
     bessemer_durable::open_regular(chats).map_err(|e| Failure::new(format!("{path}: {e}")))?;
     let from = imported(from, console)?;

@@ -67,6 +67,13 @@ fn chats_are_shown_and_their_template_travels() {
     show(&["chats.json", "--tokenizer", "runs/t/tokenizer.json"]).failed(2, &["wanted --template"]);
     show(&["chats.json", "--template", "runs/chat", "--context", "3"]).failed(1, &["line 1", "never cut"]);
     show(&["missing", "--template", "runs/chat"]).failed(1, &["cannot read missing"]);
+    // Documents are no chats.
+    let mut files = fs::read_dir(place.path("runs/t/corpus")).unwrap().map(|entry| entry.unwrap().path());
+    let parquet = files.find(|path| path.to_string_lossy().contains("/documents-")).unwrap();
+    show(&[parquet.to_str().unwrap(), "--template", "runs/chat"])
+        .failed(1, &["line 1: wanted messages (OpenAI)", "text"]);
+    fs::write(place.path("damaged.parquet"), "PAR1PAR1").unwrap();
+    show(&["damaged.parquet", "--template", "runs/chat"]).failed(1, &["cannot read damaged.parquet"]);
     fs::write(place.path("empty"), "\n\n").unwrap();
     show(&["empty", "--template", "runs/chat"]).failed(1, &["found an empty file"]);
     fs::write(place.path("bad.jinja"), "{% for %}").unwrap();

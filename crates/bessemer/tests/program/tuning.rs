@@ -105,6 +105,12 @@ fn chats_become_masked_shards_and_a_tuned_model() {
     assert_eq!(wanted.len(), 50);
     assert_eq!(documents(&place, "runs/tuned"), wanted);
 
+    // A sample begins with the first token of its chat, which nothing predicts.
+    let train = ShardSet::open(place.path("runs/tuned/shards"), "train").unwrap();
+    let mean = train.token_count() as f64 / train.document_count() as f64 - 1.0;
+    let words = format!("{mean:.1} tokens each on average");
+    assert!(done.err.contains(&words), "wanted {words:?} in:\n{}", done.err);
+
     // Nothing is made again, and a template, answers or rows that changed are.
     let again = place.bessemer(&["run", "tune.toml"]);
     assert!(again.err.contains("scored); up to date"), "{}", again.err);
@@ -204,6 +210,9 @@ fn init_writes_a_recipe_that_tunes_a_model() {
     init(&["--from", "runs/t", "--template", "llama-3"]).failed(1, &["<|eot_id|>"]);
     init(&["--from", "text"]).failed(1, &["--from text", "config.json"]);
     init(&[]).failed(2, &["--from"]);
+    fs::write(place.path("chats.parquet"), "PAR1").unwrap();
+    let words = ["init", "--from", "runs/t", "--chats", "chats.parquet", "--out", "mine.toml"];
+    place.bessemer(&words).failed(1, &["chats.parquet", "found Parquet", "duckdb"]);
     fs::create_dir(place.path("strange")).unwrap();
     fs::write(place.path("strange/config.json"), "{\"model_type\": \"mamba\"}").unwrap();
     init(&["--from", "strange"]).failed(1, &["\"mamba\" is not supported; supported: gpt2, llama"]);

@@ -1,6 +1,6 @@
 //! Rows of chats: the four forms, and what is refused.
 
-use bessemer_chat::rows::{MOST_ROW_BYTES, read_row};
+use bessemer_chat::rows::{MOST_ROW_BYTES, read_object, read_row};
 use bessemer_chat::{Chat, ChatRows, Message, Role, RowForm, ToolCall};
 use serde_json::json;
 use std::io::{BufReader, Read};
@@ -47,6 +47,17 @@ fn four_forms_of_one_chat() {
     // A byte order mark, and fields of several forms: the first form of the table counts.
     let (form, _) = read_row("\u{feff}{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}], \"prompt\": \"x\", \"completion\": \"y\"}".as_bytes()).unwrap();
     assert_eq!(form, RowForm::OpenAi);
+}
+
+/// Structures of Parquet have all fields of the column, with null where a turn has none.
+#[test]
+fn rows_with_nulls() {
+    let turn = |role: &str, content: &str| json!({"role": role, "content": content, "name": null, "tool_calls": null, "tool_call_id": null, "weight": null, "thinking": null});
+    let row = json!({"messages": [turn("user", "a"), turn("assistant", "b")], "tools": null});
+    let (form, chat) = read_object(row.as_object().unwrap()).unwrap();
+    assert_eq!((form, chat.messages[1].clone()), (RowForm::OpenAi, Message::new(Role::Assistant, "b")));
+    let row = json!({"messages": null, "conversations": null, "instruction": "a", "input": null, "output": "b", "history": null, "system": null});
+    assert_eq!(read_object(row.as_object().unwrap()).unwrap().0, RowForm::Alpaca);
 }
 
 #[test]
@@ -114,7 +125,7 @@ fn rows_that_are_refused_name_the_fault() {
             r#"{"conversations": [{"from": "function_call", "value": "f()"}]}"#.into(),
             "function_call: wanted a JSON object",
         ),
-        (r#"{"instruction": "a", "output": null}"#.into(), "output: wanted a text, found null"),
+        (r#"{"instruction": "a", "output": null}"#.into(), "found the fields instruction, output"),
         (
             r#"{"instruction": "a", "output": "b", "history": [["c"]]}"#.into(),
             "history: wanted pairs of texts",

@@ -1,6 +1,7 @@
 //! Writing a directory that `transformers` loads.
 
 use super::layout::{Style, absent_biases};
+use super::peft::ADAPTER_CONFIG;
 use super::written::{EXPORT_MANIFEST, ExportManifest};
 use super::{gpt2, llama};
 use crate::error::{At, CheckpointError, Result};
@@ -114,27 +115,7 @@ pub fn export_hf_on(fs: &dyn FileSystem, dir: &Path, request: HfExport<'_>) -> R
     for part in mapped.iter_mut().flat_map(|m| &mut m.parts) {
         part.name = style.full_name(&part.name);
     }
-    let mut weights = Parts::new(dir, request.model, mapped, request.dtype, request.tensors)?;
-    let replaced = check_target(fs, dir, request.overwrite)?;
-
-    let parent = parent_of(dir);
-    create_dir_durably(fs, parent).at("create", parent)?;
-    let name =
-        dir.file_name().and_then(|n| n.to_str()).ok_or_else(|| wrong("wanted a directory name".into()))?;
-    // The user may name a place behind a link; from here on nothing is resolved through one.
-    let root = fs.real_path(parent).at("resolve", parent)?;
-    let extra: BTreeSet<String> = request.extra_files.iter().map(|f| f.0.clone()).collect();
-    let is_ours = |file: &str| is_own_name(file) || extra.contains(file) || replaced.contains(file);
-    sweep(fs, &root, name, &is_ours);
-    let hidden_name = |purpose: &str| format!(".{name}.{purpose}-{}", std::process::id());
-    let hidden = Hidden {
-        fs,
-        root: &root,
-        partial: hidden_name("partial"),
-        target: name.into(),
-        aside: hidden_name("replaced"),
-        is_ours: &is_ours,
-    };
+    let weights = Parts::new(dir, request.model, mapped, request.dtype, request.tensors)?;
 
     let mut config = match style {
         // OPT is only read, and never chosen.
@@ -166,13 +147,14 @@ pub fn export_hf_on(fs: &dyn FileSystem, dir: &Path, request: HfExport<'_>) -> R
         (GENERATION_CONFIG.to_string(), pretty(&Value::Object(generation))?),
     ];
     small.extend(request.extra_files);
-    let written =
-        write_all(fs, &hidden.path(), &mut weights, small, request.max_file_bytes, request.progress)
-            .and_then(|w| Ok((w, hidden.publish()?)));
-    let ((bytes, files), set_aside) = written.map_err(|unfinished| unfinished.clean(&hidden))?;
-    if let Some(path) = set_aside {
-        notes.push(format!("moved the earlier contents of {} to {}", dir.display(), path.display()));
-    }
+    let directory = Directory {
+        stem: "model",
+        small,
+        max_file_bytes: request.max_file_bytes,
+        overwrite: request.overwrite,
+    };
+    let (bytes, files, moved) = directory.write(fs, dir, weights, request.progress)?;
+    notes.extend(moved);
     let architecture = match style {
         Style::Gpt2 | Style::Opt => "GPT2LMHeadModel",
         Style::Llama => llama::class(&model, request.model_type).0,
@@ -180,8 +162,60 @@ pub fn export_hf_on(fs: &dyn FileSystem, dir: &Path, request: HfExport<'_>) -> R
     Ok(HfExportReport { path: dir.into(), architecture, bytes, files, notes })
 }
 
+/// A directory of files of tensors and small ones.
+pub(super) struct Directory {
+    /// Names of files of tensors begin with it.
+    pub(super) stem: &'static str,
+    pub(super) small: Vec<(String, Vec<u8>)>,
+    pub(super) max_file_bytes: u64,
+    /// Replace an earlier export that is as it was written.
+    pub(super) overwrite: bool,
+}
+
+impl Directory {
+    /// Writes it so that it is there entirely or not at all. Returns the bytes of the tensor files, all names, and a remark if
+    /// something was moved away.
+    pub(super) fn write(
+        self,
+        fs: &dyn FileSystem,
+        dir: &Path,
+        mut weights: Parts<'_>,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<(u64, Vec<String>, Option<String>)> {
+        let wrong = |problem: String| CheckpointError::HuggingFace { path: dir.into(), problem };
+        let replaced = check_target(fs, dir, self.overwrite)?;
+        let parent = parent_of(dir);
+        create_dir_durably(fs, parent).at("create", parent)?;
+        let name = dir
+            .file_name()
+            .and_then(|n| n.to_str())
+            .ok_or_else(|| wrong("wanted a directory name".into()))?;
+        // The user may name a place behind a link; from here on nothing is resolved through one.
+        let root = fs.real_path(parent).at("resolve", parent)?;
+        let extra: BTreeSet<String> = self.small.iter().map(|f| f.0.clone()).collect();
+        let is_ours = |file: &str| is_own_name(file) || extra.contains(file) || replaced.contains(file);
+        sweep(fs, &root, name, &is_ours);
+        let hidden_name = |purpose: &str| format!(".{name}.{purpose}-{}", std::process::id());
+        let hidden = Hidden {
+            fs,
+            root: &root,
+            partial: hidden_name("partial"),
+            target: name.into(),
+            aside: hidden_name("replaced"),
+            is_ours: &is_ours,
+        };
+        let files = (self.stem, self.small, self.max_file_bytes);
+        let written = write_all(fs, &hidden.path(), &mut weights, files, progress)
+            .and_then(|written| Ok((written, hidden.publish()?)));
+        let ((bytes, files), set_aside) = written.map_err(|unfinished| unfinished.clean(&hidden))?;
+        let moved = set_aside
+            .map(|path| format!("moved the earlier contents of {} to {}", dir.display(), path.display()));
+        Ok((bytes, files, moved))
+    }
+}
+
 /// The architecture that can express the model, or what stands in the way of each.
-fn choose_style(model: &Model) -> std::result::Result<Style, String> {
+pub(super) fn choose_style(model: &Model) -> std::result::Result<Style, String> {
     if model.adapters.is_some() {
         return Err(ADAPTERS.into());
     }
@@ -202,7 +236,8 @@ fn choose_style(model: &Model) -> std::result::Result<Style, String> {
 
 /// Whether every export may write a file of this name.
 fn is_own_name(name: &str) -> bool {
-    [CONFIG, GENERATION_CONFIG, INDEX, EXPORT_MANIFEST].contains(&name) || name.ends_with(".safetensors")
+    [CONFIG, GENERATION_CONFIG, INDEX, ADAPTER_CONFIG, EXPORT_MANIFEST].contains(&name)
+        || name.ends_with(".safetensors")
 }
 
 /// Errors if the target cannot be written; gives the names of the files that an earlier export left there. It is replaced
@@ -260,7 +295,7 @@ fn sweep(fs: &dyn FileSystem, root: &Path, name: &str, is_ours: IsOurs<'_>) {
     }
 }
 
-fn pretty(value: &Value) -> Result<Vec<u8>> {
+pub(super) fn pretty(value: &Value) -> Result<Vec<u8>> {
     let mut bytes = serde_json::to_vec_pretty(value)
         .map_err(|e| CheckpointError::HuggingFace { path: CONFIG.into(), problem: e.to_string() })?;
     bytes.push(b'\n');
@@ -272,8 +307,7 @@ fn write_all(
     fs: &dyn FileSystem,
     partial: &Path,
     weights: &mut Parts<'_>,
-    mut small: Vec<(String, Vec<u8>)>,
-    max_file_bytes: u64,
+    (stem, mut small, max_file_bytes): (&str, Vec<(String, Vec<u8>)>, u64),
     progress: &mut dyn FnMut(u64, u64),
 ) -> std::result::Result<(u64, Vec<String>), Unfinished> {
     let wrong = |problem: String| CheckpointError::HuggingFace { path: partial.into(), problem };
@@ -283,8 +317,8 @@ fn write_all(
     let mut planned = Vec::new();
     for (i, members) in groups.iter().enumerate() {
         let name = match count {
-            1 => "model.safetensors".to_string(),
-            _ => format!("model-{:05}-of-{count:05}.safetensors", i + 1),
+            1 => format!("{stem}.safetensors"),
+            _ => format!("{stem}-{:05}-of-{count:05}.safetensors", i + 1),
         };
         planned.push((name, Layout::plan(weights.specs(), members, &[("format", "pt")]).map_err(wrong)?));
     }

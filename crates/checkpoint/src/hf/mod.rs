@@ -16,8 +16,10 @@ mod import;
 pub(crate) mod layout;
 pub(crate) mod llama;
 mod opt;
+mod peft;
 mod written;
 
 pub use export::{HfExport, HfExportReport, export_hf, export_hf_on};
 pub use import::{HfImport, import_hf};
+pub use peft::{PeftExport, PeftReport, export_peft};
 pub use written::EXPORT_MANIFEST;

@@ -12,8 +12,8 @@ use bessemer_arch::{
     ActivationChoice, AdapterTarget, Adapters, ExpertLayers, Experts, LayerRule, Model, QkNormSpan,
     RopeScaling, RopeScalingKind, SharedExpert, named,
 };
-use bessemer_checkpoint::hf::{HfExport, export_hf, import_hf};
-use bessemer_checkpoint::{HostTensors, MergedAdapters, TensorSource};
+use bessemer_checkpoint::hf::{HfExport, PeftExport, PeftReport, export_hf, export_peft, import_hf};
+use bessemer_checkpoint::{CheckpointError, HostTensors, MergedAdapters, TensorSource};
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
 use bessemer_runtime::{Decoder, Purpose, Shape, TokenBatch};
 use bessemer_tensor::host::HostTensor;
@@ -148,9 +148,13 @@ fn python(python: &std::ffi::OsStr, verb: &str, dir: &Path) -> String {
 
 /// What transformers computes for `ids`, as (class, logits).
 fn theirs(interpreter: &std::ffi::OsStr, dir: &Path, model: &Model) -> (String, Vec<f32>) {
+    their_logits("logits", interpreter, dir, model)
+}
+
+fn their_logits(verb: &str, interpreter: &std::ffi::OsStr, dir: &Path, model: &Model) -> (String, Vec<f32>) {
     let rows: Vec<Vec<u32>> = ids(model).chunks(SHAPE.seq).map(<[u32]>::to_vec).collect();
     fs::write(dir.join("ids.json"), serde_json::to_string(&rows).unwrap()).unwrap();
-    let class = python(interpreter, "logits", dir).trim().to_owned();
+    let class = python(interpreter, verb, dir).trim().to_owned();
     let found = fs::read_to_string(dir.join("logits.json")).unwrap();
     (class, serde_json::from_str(&found).unwrap())
 }
@@ -216,6 +220,130 @@ fn oracle_logits_of_exports_and_of_an_imported_opt_are_those_of_transformers() {
     assert!(difference < 1e-3, "opt: {difference}");
 }
 
+/// A directory of adapters for PEFT.
+fn write_peft(dir: &Path, model: &Model, list: &[HostTensor]) -> Result<PeftReport, CheckpointError> {
+    let (mut tensors, mut quiet) = (HostTensors::new(list), |_, _| {});
+    export_peft(
+        dir,
+        PeftExport {
+            model,
+            tensors: &mut tensors,
+            dtype: DType::F32,
+            base: "base",
+            overwrite: false,
+            progress: &mut quiet,
+        },
+    )
+}
+
+fn adapted(base: Model, rank_stabilised: bool, targets: &[AdapterTarget]) -> Model {
+    let adapters = Adapters { rank: 3, alpha: 2.0, rank_stabilised, targets: targets.to_vec() };
+    let model = Model { adapters: Some(adapters), ..base };
+    model.check().unwrap();
+    model
+}
+
+/// Files of adapters have the matrices bit for bit under PEFT's names; adapters that modules of transformers do not have are refused.
+#[test]
+fn adapters_are_written_as_peft_has_them() {
+    use AdapterTarget::{Down, Key, Out, Qkv, Query, Up};
+    let tmp = tempfile::tempdir().unwrap();
+    for (label, model, modules, first, of) in [
+        (
+            "llama",
+            adapted(sized("llama"), true, &[Query, Down]),
+            &["self_attn.q_proj", "mlp.down_proj"][..],
+            "base_model.model.model.layers.1.mlp.down_proj.lora_A.weight",
+            "layers.1.mlp.down.lora_a",
+        ),
+        (
+            "gpt2",
+            adapted(sized("gpt2"), false, &[Qkv, Out, Up, Down]),
+            &["attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"],
+            "base_model.model.transformer.h.0.attn.c_attn.lora_B.weight",
+            "layers.0.attention.qkv.lora_b",
+        ),
+    ] {
+        let (dir, list) = (tmp.path().join(label), weights(&model));
+        let report = write_peft(&dir, &model, &list).unwrap();
+        assert_eq!(report.modules, modules);
+        assert_eq!(
+            report.files,
+            ["adapter_model.safetensors", "adapter_config.json", "bessemer-export.json"]
+        );
+        let config: serde_json::Value =
+            serde_json::from_slice(&fs::read(dir.join("adapter_config.json")).unwrap()).unwrap();
+        let told = |key: &str| config[key].clone();
+        assert_eq!((told("peft_type"), told("r"), told("lora_alpha")), ("LORA".into(), 3.into(), 2.0.into()));
+        assert_eq!(
+            (told("use_rslora"), told("fan_in_fan_out")),
+            ((label == "llama").into(), (label == "gpt2").into())
+        );
+        let bytes = fs::read(dir.join("adapter_model.safetensors")).unwrap();
+        let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        assert_eq!(file.len(), 2 * model.layers * modules.len());
+        let wanted = list.iter().find(|tensor| tensor.name == of).unwrap();
+        let found = file.tensor(first).unwrap();
+        let values: Vec<f32> =
+            found.data().chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();
+        assert!(found.shape() == wanted.shape && values == wanted.values, "{label}");
+        // Nothing is written over.
+        assert!(write_peft(&dir, &model, &list).is_err());
+    }
+    for (model, words) in [
+        (adapted(sized("gpt2"), false, &[Key]), "wanted \"qkv\""),
+        (adapted(sized("llama"), false, &[Qkv]), "wanted \"query\""),
+        (sized("llama"), "found one without"),
+    ] {
+        let e = write_peft(&tmp.path().join("refused"), &model, &weights(&model)).unwrap_err().to_string();
+        assert!(e.contains(words), "{e}");
+        assert!(!tmp.path().join("refused").exists());
+    }
+}
+
+#[test]
+#[ignore = "compares with an outside tool: BESSEMER_PYTHON=… cargo test oracle -- --ignored (golden/requirements.txt)"]
+fn oracle_logits_of_exported_adapters_are_those_of_peft() {
+    use AdapterTarget::{Down, Gate, Key, Out, Qkv, Query, Up, Value};
+    let interpreter = std::env::var_os("BESSEMER_PYTHON")
+        .expect("BESSEMER_PYTHON names a Python with the packages of golden/requirements.txt");
+    let tmp = tempfile::tempdir().unwrap();
+    for (label, model) in [
+        ("llama", adapted(sized("llama"), false, &[Query, Key, Value, Out, Gate, Up, Down])),
+        ("llama-rs", adapted(sized("llama"), true, &[Query, Value])),
+        ("gpt2", adapted(sized("gpt2"), false, &[Qkv, Out, Up, Down])),
+        ("gpt2-out", adapted(sized("gpt2"), false, &[Out])),
+    ] {
+        let (dir, list) = (tmp.path().join(label), weights(&model));
+        let base = Model { adapters: None, ..model.clone() };
+        let plain: Vec<HostTensor> = list.iter().filter(|t| !t.name.contains(".lora_")).cloned().collect();
+        let (mut source, mut quiet) = (HostTensors::new(&plain), |_, _| {});
+        export_hf(
+            &dir,
+            HfExport {
+                model: &base,
+                model_type: None,
+                balance: None,
+                tensors: &mut source,
+                dtype: DType::F32,
+                vocab_size: None,
+                bos_token_id: None,
+                eos_token_id: Some(2),
+                extra_files: Vec::new(),
+                max_file_bytes: 1 << 30,
+                overwrite: false,
+                progress: &mut quiet,
+            },
+        )
+        .unwrap();
+        write_peft(&dir.join("adapters"), &model, &list).unwrap();
+        let wanted = their_logits("peft", &interpreter, &dir, &model).1;
+        let difference = worst(&logits(&model, &list), &wanted);
+        println!("{label}: logits differ from PEFT's by at most {difference:e}");
+        assert!(difference < 1e-3, "{label}: {difference}");
+    }
+}
+
 /// Matrices with their adapters merged give the logits of the adapters, and a format without adapters takes no model with some.
 #[test]
 fn merged_adapters_give_the_same_logits() {
@@ -227,9 +355,7 @@ fn merged_adapters_give_the_same_logits() {
         (gpt2.clone(), vec![Qkv, Out, Up, Down]),
         (gpt2, vec![Key]),
     ] {
-        let adapters = Adapters { rank: 3, alpha: 2.0, targets, ..Adapters::default() };
-        let model = Model { adapters: Some(adapters), ..base.clone() };
-        model.check().unwrap();
+        let model = adapted(base.clone(), false, &targets);
         let list = weights(&model);
         let wanted = logits(&model, &list);
         let mut source = HostTensors::new(&list);

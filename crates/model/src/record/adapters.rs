@@ -14,7 +14,8 @@ use std::ops::Range;
 /// An adapter of a map of the layer.
 struct Adapter {
     name: &'static str,
-    rank: usize,
+    /// r.
+    width: usize,
     factor: f32,
     /// Outputs of the map that it adapts.
     columns: Range<usize>,
@@ -48,7 +49,7 @@ impl Writer<'_> {
         let of_map = |target: &&AdapterTarget| target.map(model) == map;
         let adapter = |target: &AdapterTarget| Adapter {
             name: target.part(),
-            rank: adapters.rank as usize,
+            width: adapters.width(),
             factor: adapters.scale() as f32,
             columns: target.outputs(model),
         };
@@ -61,7 +62,7 @@ impl Writer<'_> {
 
     /// `[n, r]`.
     fn low_rank(&mut self, adapter: &Adapter, name: &str) -> View {
-        self.activation(&format!("{}.{name}", adapter.name), Dim::plain(adapter.rank))
+        self.activation(&format!("{}.{name}", adapter.name), Dim::plain(adapter.width))
     }
 
     /// `out = x W^T + b`, with what the map's adapters add. `like`: a value of that name, like `out`.

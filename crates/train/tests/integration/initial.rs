@@ -239,3 +239,43 @@ fn adapters_begin_beside_the_parameters_of_a_model_without_any() {
     let e = refused(&with(&["train.init.from=there"]), &tuned);
     assert!(e.contains("adapters of rank 4 for qkv, out, up, down"), "{e}");
 }
+
+/// Only named parameters are trained; the others keep their bits and have no state of the optimizer, in every layout.
+#[test]
+fn named_parameters_alone_are_trained() {
+    let whole = Run::new(false);
+    whole.train(&with(&["save.every_steps=12", "train.steps=12"]), 1, None);
+    let opened = || saved(&whole.dir, 12);
+    let base = values(&whole.dir, 12);
+    let named = |sets: &[&str]| {
+        let some = [
+            "train.init.from=there",
+            "train.micro_batch=2",
+            "train.steps=4",
+            "train.trained=[\"layers.1.mlp.*\",\"embed.positions\"]",
+        ];
+        with(&[&some[..], sets].concat())
+    };
+    let mut losses: Vec<Vec<f64>> = Vec::new();
+    for (sets, ranks) in [(&[][..], 1), (&["parallel.data=zero3"], 4), (&["parallel.tensor=2"], 2)] {
+        let new = behind(&whole, 12 * 8);
+        let found = steps(&first(session(&new, &named(sets), ranks, None, &opened)));
+        losses.push(found.iter().map(|s| s.loss).collect());
+        let changed = values(&new.dir, 4).into_iter().zip(&base).filter(|(a, b)| a != *b);
+        let changed: Vec<String> = changed.map(|(of, _)| of.0).collect();
+        let trains = |name: &str| name == "embed.positions" || name.starts_with("layers.1.mlp.");
+        let wanted: Vec<String> = base.iter().map(|of| of.0.clone()).filter(|name| trains(name)).collect();
+        assert_eq!(changed, wanted, "{sets:?}");
+        let loaded = checkpoints(&new.dir).load(4).unwrap();
+        let state = loaded.tensors(bessemer_optim::is_state_name).specs().len();
+        assert_eq!(state, 2 * wanted.len(), "{sets:?}");
+    }
+    for other in &losses[1..] {
+        assert!(other.iter().zip(&losses[0]).all(|(a, b)| (a - b).abs() < 2e-5 * b), "{losses:?}");
+    }
+    for unknown in ["layers.2.*", "head", "mlp.up.weight"] {
+        let recipe = named(&[&format!("train.trained=[{unknown:?}]")]);
+        let e = session(&Run::new(false), &recipe, 1, None, &opened).remove(0).unwrap_err().to_string();
+        assert!(e.contains("train.trained") && e.contains(unknown) && e.contains("embed.tokens"), "{e}");
+    }
+}

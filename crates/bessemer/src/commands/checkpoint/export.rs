@@ -8,7 +8,7 @@ use crate::failure::Failure;
 use crate::run_dir::RunDir;
 use bessemer_checkpoint::MergedAdapters;
 use bessemer_checkpoint::gguf::{GgufExport, GgufTokenizer, GgufWeights, export_gguf};
-use bessemer_checkpoint::hf::{HfExport, export_hf};
+use bessemer_checkpoint::hf::{HfExport, PeftExport, export_hf, export_peft};
 use bessemer_tokenizer::Tokenizer;
 use bessemer_train::Observer;
 use bessemer_units::{Bytes, DType};
@@ -32,8 +32,9 @@ pub(crate) fn run(args: &CheckpointExportArgs, as_json: bool, console: &mut Cons
     let done = match args.to {
         ExportFormat::Hf => hf(args, &saved, console)?,
         ExportFormat::Gguf => gguf(args, &saved, console)?,
+        ExportFormat::Peft => peft(args, &saved, console)?,
     };
-    if saved.model().adapters.is_some() {
+    if saved.model().adapters.is_some() && args.to != ExportFormat::Peft {
         console.say("note: adapters were merged into the matrices that they adapt");
     }
     for note in &done.notes {
@@ -49,18 +50,45 @@ pub(crate) fn run(args: &CheckpointExportArgs, as_json: bool, console: &mut Cons
     })?)
 }
 
+/// Type of weights in safetensors.
+fn float(dtype: ExportedDType) -> Result<DType, Failure> {
+    match dtype {
+        ExportedDType::F32 => Ok(DType::F32),
+        ExportedDType::Bf16 => Ok(DType::Bf16),
+        ExportedDType::F16 => Ok(DType::F16),
+        ExportedDType::Q8 => Err(Failure::usage(
+            "--dtype q8_0: wanted f32, bf16 or f16 for this format; q8_0 is a type of GGUF (--to gguf)",
+        )),
+    }
+}
+
+fn peft(args: &CheckpointExportArgs, saved: &SavedModel, console: &mut Console) -> Result<Exported, Failure> {
+    let from = || RunDir::new(&args.run.run).load_recipe().ok().map(|run| run.value.train.init.from);
+    let base = args.base.clone().or_else(from).unwrap_or_default();
+    let report = export_peft(
+        &args.out,
+        PeftExport {
+            model: saved.model(),
+            tensors: &mut saved.checkpoint.tensors(is_parameter),
+            dtype: float(args.dtype)?,
+            base: &base,
+            overwrite: args.overwrite,
+            progress: &mut |done, total| console.progress("exporting", done, total),
+        },
+    )?;
+    let mut notes = report.notes;
+    notes.push(format!("base_model_name_or_path is {base:?}; --base names another"));
+    Ok(Exported {
+        path: report.path.display().to_string(),
+        architecture: "LoRA",
+        bytes: report.bytes,
+        files: Some(report.files),
+        notes,
+    })
+}
+
 fn hf(args: &CheckpointExportArgs, saved: &SavedModel, console: &mut Console) -> Result<Exported, Failure> {
-    let dtype = match args.dtype {
-        ExportedDType::F32 => DType::F32,
-        ExportedDType::Bf16 => DType::Bf16,
-        ExportedDType::F16 => DType::F16,
-        ExportedDType::Q8 => {
-            return Err(Failure::usage(
-                "--dtype q8_0: wanted f32, bf16 or f16 for this format; q8_0 is a type \
-                                       of GGUF (--to gguf)",
-            ));
-        }
-    };
+    let dtype = float(args.dtype)?;
     let end = saved.tokenizer.end_of_text();
     let mut tensors = saved.checkpoint.tensors(is_parameter);
     let mut merged =
