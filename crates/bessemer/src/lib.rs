@@ -5,6 +5,7 @@
 //! are still being compiled, the code of a program only afterwards. `bessemer-bench` uses its command line, console and failures.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+mod chat_stage;
 mod cli;
 mod commands;
 mod console;

@@ -4,11 +4,16 @@
 //! holds everything it was made from and its fingerprint, written after the result; it is trained when the marker is
 //! missing or made from something else.
 
+use crate::chat_stage::ChatDocuments;
 use crate::commands::saved_model::load_tokenizer;
 use crate::console::Console;
+use crate::escape::shell_word;
 use crate::failure::Failure;
 use crate::run_dir::{CORPUS, RunDir, SHARDS, STAGES, TOKENIZER};
-use bessemer_corpus::{Access, BuildContext, CorpusReader, CorpusSummary, Engine, Split};
+use bessemer_corpus::{
+    Access, BuildContext, CorpusReader, CorpusSummary, DocumentEncoder, Engine, Split, encode_to_shards,
+    tokenize_to_shards,
+};
 use bessemer_corpus_cluster::ClusterEngine;
 use bessemer_corpus_config::CorpusConfig;
 use bessemer_recipe::Recipe;
@@ -115,6 +120,9 @@ impl Stages<'_> {
                 Bytes(component.validation.bytes)
             ));
         }
+        if let Some(wrong) = self.wrong_chats(s) {
+            console.say(&format!("warning: {wrong}"));
+        }
         // The fallback was said before all else.
         let said = |remark: &&String| s.fallback.as_ref().is_some_and(|why| remark.ends_with(why.as_str()));
         for remark in s.remarks.iter().filter(|remark| !said(remark)) {
@@ -128,6 +136,23 @@ impl Stages<'_> {
             log_stage(log, "corpus", seconds)?;
         }
         Ok(CorpusReader::open(&self.dir.corpus())?)
+    }
+
+    /// A sentence on rows that are no chats, if there are any.
+    fn wrong_chats(&self, summary: &CorpusSummary) -> Option<String> {
+        let counts = summary.sources.iter().filter_map(|source| source.dropped.get("bad-chat"));
+        let rows: u64 = counts.map(|count| count.documents).sum();
+        let template = &self.recipe.corpus.chats.as_ref()?.template;
+        let template = if template.is_empty() { &self.recipe.train.init.from } else { template };
+        let words = [&self.recipe.corpus.path, template, &self.recipe.tokenizer.file];
+        let [path, template, tokenizer] = words.map(|word| shell_word(word));
+        (rows > 0).then(|| {
+            format!(
+                "{} left out (bad-chat), wanted chats with an answer; `bessemer chat show {path} --template {template} \
+                 --tokenizer {tokenizer} --chats 0 --count` names them",
+                counted(rows, "row")
+            )
+        })
     }
 
     /// Trains the tokenizer on the training split.
@@ -233,14 +258,19 @@ impl Stages<'_> {
     ) -> Result<(), Failure> {
         let begun = Instant::now();
         self.is_own(SHARDS)?;
+        let chats = ChatDocuments::of(self.recipe, tokenizer)?;
+        if let Some(chats) = &chats {
+            chats.store(self.dir.handle()?)?;
+        }
         let made = self.with_context(console, "shards", |context| {
-            bessemer_corpus::tokenize_to_shards(
-                corpus,
-                tokenizer,
-                &self.dir.shards(),
-                DEFAULT_FILE_BYTES,
-                context,
-            )
+            let shards = self.dir.shards();
+            match &chats {
+                Some(chats) => {
+                    let encoder: Arc<dyn DocumentEncoder> = Arc::<ChatDocuments>::clone(chats);
+                    encode_to_shards(corpus, tokenizer, &encoder, &shards, DEFAULT_FILE_BYTES, context)
+                }
+                None => tokenize_to_shards(corpus, tokenizer, &shards, DEFAULT_FILE_BYTES, context),
+            }
         })?;
         let seconds = begun.elapsed().as_secs_f64();
         let sizes: Vec<String> = made
@@ -255,6 +285,17 @@ impl Stages<'_> {
         console.say(&format!("shards: {}; {}", sizes.join(", "), how_long(made.reused, seconds)));
         if made.reused {
             return Ok(());
+        }
+        if let Some([shortened, left_out]) = chats.map(|chats| chats.shortened_and_left_out()) {
+            let longest = self.recipe.train.seq_len;
+            if shortened > 0 {
+                let chats = counted(shortened, "chat");
+                console.say(&format!("  {chats} of more than {longest} tokens without their oldest turns"));
+            }
+            if left_out > 0 {
+                let chats = counted(left_out, "chat");
+                console.say(&format!("warning: {chats} left out: the last question with its answer has more than {longest} tokens (train.seq_len)"));
+            }
         }
         for (split, s) in &made.splits {
             let record = runlog::Shards {

@@ -86,7 +86,7 @@ impl Message {
     }
 
     /// The message as templates of Transformers read it.
-    pub(crate) fn to_json(&self) -> Value {
+    pub fn to_json(&self) -> Value {
         let mut fields = Map::new();
         fields.insert("role".into(), self.role.name().into());
         fields.insert("content".into(), self.content.as_str().into());

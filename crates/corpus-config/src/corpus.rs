@@ -1,5 +1,6 @@
 //! The keys of `[corpus]`. Every doc comment below is printed to users as the key's documentation.
 
+use crate::chats::ChatsConfig;
 use crate::clean::CleanConfig;
 use crate::decontaminate::DecontaminateConfig;
 use crate::dedup::DedupConfig;
@@ -79,6 +80,9 @@ pub struct CorpusConfig {
     pub date: String,
     /// How chats and threads become text.
     pub dialogue: DialogueConfig,
+    /// Rows are chats, whose answers are trained on. See docs/finetuning.md.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub chats: Option<ChatsConfig>,
     /// Extensions to keep, without the dot; empty means rs, md, c, h for `cargo` and the built-in list of text
     /// and code extensions for `folder`. `["*"]` keeps every file.
     pub extensions: Vec<String>,
@@ -135,6 +139,7 @@ impl Default for CorpusConfig {
             url: "url".into(),
             date: "date".into(),
             dialogue: DialogueConfig::default(),
+            chats: None,
             extensions: Vec::new(),
             exclude: Vec::new(),
             follow_links: false,
@@ -164,6 +169,7 @@ impl CorpusConfig {
         self.check_sources()?;
         self.check_place()?;
         self.dialogue.check()?;
+        self.check_chats()?;
         self.clean.check()?;
         self.dedup.check().map_err(|message| format!("corpus.{message}"))?;
         self.rules.check().map_err(|message| format!("corpus.{message}"))?;

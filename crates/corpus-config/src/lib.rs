@@ -4,6 +4,7 @@
 //! read and checked without them. `bessemer_corpus::check` also checks what needs them: profiles of rules and predicates.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+mod chats;
 mod clean;
 mod corpus;
 pub mod decontaminate;
@@ -18,6 +19,7 @@ mod sources;
 mod split;
 pub mod urls;
 
+pub use chats::{ChatsConfig, LongChats, ScoredAnswers};
 pub use clean::{CleanConfig, InvalidUtf8, LongTexts, Scope};
 pub use corpus::{CorpusConfig, SourceKind};
 pub use dialogue::DialogueConfig;

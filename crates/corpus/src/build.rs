@@ -105,6 +105,7 @@ pub(crate) fn as_maps(meters: &[Arc<Meter>; 2]) -> Meters {
 /// The plan that [`build`] would run, in words.
 pub fn explain(config: &CorpusConfig) -> Result<String> {
     check(config).map_err(Error::Config)?;
+    let config = &*config.of_documents();
     let source = source::open(config)?;
     let assign = Assign::resolve(&config.split, source.listing())?;
     Ok(compose::plan(config, source, assign, as_maps(&Default::default()))?.explain())
@@ -215,6 +216,7 @@ pub fn build_on(
     engine: Option<&dyn Engine>,
 ) -> Result<Built> {
     check(config).map_err(Error::Config)?;
+    let config = &*config.of_documents();
     let source = source::open(config)?;
     let key = identity::key(config, source.listing())?;
     let out = OutputDir::create(out_dir)?;
@@ -396,7 +398,14 @@ fn empty(source: &dyn Source, summary: &CorpusSummary, seen: &Seen) -> Error {
     } else {
         let faults: String = seen.fault_examples.iter().map(|fault| format!("; {fault}")).collect();
         let reasons = format!("reasons: {}{faults}", summary.reasons_in_words());
-        (reasons, "relax the first of these rules in [corpus.clean] or [corpus.rules]")
+        let are_chats = summary.sources.iter().any(|source| source.dropped.contains_key("bad-chat"));
+        let hint = match are_chats {
+            true => {
+                "`bessemer chat show FILE --chats 0 --count` names rows that are no chats; docs/chat.md has the forms of rows"
+            }
+            false => "relax the first of these rules in [corpus.clean] or [corpus.rules]",
+        };
+        (reasons, hint)
     };
     Error::Empty { place: source.describe(), seen: summary.read.documents, reasons, hint }
 }

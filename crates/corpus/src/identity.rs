@@ -51,6 +51,10 @@ fn identity(config: &CorpusConfig) -> Result<serde_json::Value> {
     for name in ["source", "path", "memory", "mix"] {
         keys.shift_remove(name);
     }
+    // Templates decide tokens, not documents.
+    if let Some(chats) = keys.get_mut("chats") {
+        *chats = true.into();
+    }
     keys.insert("sources".into(), config.sources_identity());
     // With the method for equal documents, whose finds the column `copies` counts too.
     keys.insert("methods".into(), serde_json::to_value(compose::methods(config)).map_err(unwritten)?);

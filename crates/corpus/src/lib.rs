@@ -21,6 +21,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod build;
+mod chats;
 mod check;
 mod components;
 mod compose;
@@ -48,6 +49,7 @@ mod verify;
 
 pub use bessemer_documents::{HEAD_BYTES, Split};
 pub use build::{BuildContext, Built, Progress, build, build_on, explain};
+pub use chats::chat_of_text;
 pub use check::check;
 pub use delete::{Deletion, delete};
 pub use encode::{DocumentEncoder, EncodedDocument};

@@ -60,6 +60,7 @@ impl Sample {
 /// Errors of a build that concern the configuration and the source.
 pub fn sample(config: &CorpusConfig, threads: usize, spill: &Path, stop: &AtomicBool) -> Result<Sample> {
     check(config).map_err(Error::Config)?;
+    let config = &*config.of_documents();
     let source = source::open(config)?;
     let listing = source.listing();
     let assign = Assign::resolve(&config.split, listing)?;

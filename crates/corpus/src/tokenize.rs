@@ -254,7 +254,7 @@ impl FlatMap for Encode {
                 continue;
             }
             let wrong = |cause: String| Error::Tokenize { id: ids.value(index).into(), cause };
-            let document = self.encoder.encode(texts.value(index)).map_err(wrong)?;
+            let Some(document) = self.encoder.encode(texts.value(index)).map_err(wrong)? else { continue };
             encoded.clear();
             encoded.extend(document.tokens.iter().flat_map(|token| token.to_le_bytes()));
             tokens.append_value(&encoded);

@@ -26,6 +26,7 @@ mod source;
 mod starter;
 mod teacher;
 mod train;
+mod tuner;
 mod value_de;
 mod write;
 
@@ -44,4 +45,5 @@ pub use source::Location;
 pub use starter::{Budget, Starter, TextFacts};
 pub use teacher::TeacherConfig;
 pub use train::{BatchPlan, OnDivergence, SpikeAction, TrainConfig, TrainedSoFar};
+pub use tuner::{ChatFacts, Tuner};
 pub use write::to_toml;

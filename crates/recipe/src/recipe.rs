@@ -83,6 +83,7 @@ impl Recipe {
         if recipe_use == RecipeUse::Corpus {
             return problems;
         }
+        section("corpus", self.chats_have_tokens());
         section("tokenizer", self.tokenizer.check().map_err(|e| e.to_string()));
         if recipe_use == RecipeUse::Tokenizer {
             return problems;
@@ -96,6 +97,7 @@ impl Recipe {
         section("train", self.sequence_fits_model());
         section("train", self.recompute_fits_model());
         section("train", self.lengths_fit());
+        section("corpus", self.chats_fit());
         section("train", self.rewind_has_checkpoints());
         section("save", self.best_has_evaluations());
         section("parallel", self.parallel.check());
@@ -300,6 +302,49 @@ impl Recipe {
             return refused(what, "the weights of a mixture count windows of equal length");
         }
         Ok(())
+    }
+
+    /// Refuses chats without the tokenizer and the template of a model: a tokenizer that is trained on them would not have the tokens of
+    /// the template.
+    fn chats_have_tokens(&self) -> Result<(), String> {
+        let Some(chats) = &self.corpus.chats else { return Ok(()) };
+        if self.tokenizer.file.is_empty() {
+            return Err(
+                "[corpus.chats] wanted tokenizer.file, the tokenizer of the model that is tuned, found none; \
+                 `bessemer init --from MODEL --chats FILE` writes a recipe"
+                    .into(),
+            );
+        }
+        if chats.template.is_empty() && self.train.init.from.is_empty() {
+            return Err("[corpus.chats] wanted corpus.chats.template, or train.init.from with the template of its model, found neither".into());
+        }
+        Ok(())
+    }
+
+    /// Refuses what would put several chats into a sequence, or cut one.
+    fn chats_fit(&self) -> Result<(), String> {
+        if self.corpus.chats.is_none() {
+            return Ok(());
+        }
+        if !self.train.has_documents() {
+            return Err(
+                "[corpus.chats] with train.lengths = \"packed\", in which a chat would read the one before it: wanted \"padded\" or \"bucketed\""
+                    .into(),
+            );
+        }
+        if self.model.document_mask {
+            return Err(
+                "[corpus.chats] with model.document_mask = true, which ends a document at every end-of-text token, as an answer may have: \
+                 wanted false; a sequence has one chat"
+                    .into(),
+            );
+        }
+        Ok(())
+    }
+
+    /// Whether every document of the shards ends with the end-of-text token of a tokenizer that has one. Chats end as their template ends.
+    pub fn separates_documents(&self) -> bool {
+        self.corpus.chats.is_none()
     }
 
     fn rewind_has_checkpoints(&self) -> Result<(), String> {

@@ -278,12 +278,12 @@ impl Rung {
 }
 
 /// A TOML string.
-fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     toml::Value::String(text.to_owned()).to_string()
 }
 
 /// The text with the comments after values in one column.
-fn aligned(toml: &str) -> String {
+pub(crate) fn aligned(toml: &str) -> String {
     const COLUMN: usize = 33;
     let line = |line: &str| match line.split_once("  #") {
         Some((value, comment)) if !line.starts_with('#') => {

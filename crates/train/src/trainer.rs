@@ -202,7 +202,8 @@ impl Trainer {
         for set in [Some(&input.train), input.validation.as_ref()].into_iter().flatten() {
             set.require(fingerprint(&input.tokenizer)?, input.tokenizer.vocab_size() as u32)?;
         }
-        let data = TrainingData { recipe, train: &input.train, separated: tokenizer.end_of_text().is_some() };
+        let separated = recipe.separates_documents() && tokenizer.end_of_text().is_some();
+        let data = TrainingData { recipe, train: &input.train, separated };
         let loader = data.loader(&plan, plan.steps * plan.sequences_per_step, OrderOrigin::default())?;
         if recipe.train.has_documents() {
             plan = plan.of_documents(ranks, loader.mean_tokens()).map_err(|e| wrong(&e))?;

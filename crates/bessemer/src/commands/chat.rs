@@ -5,7 +5,6 @@ use crate::commands::{chat_template, tokenizer};
 use crate::console::{Console, colours, print, print_coloured};
 use crate::escape;
 use crate::failure::Failure;
-use crate::run_dir::RunDir;
 use bessemer_chat::rows::read_object;
 use bessemer_chat::{
     Answers, ChatEncoder, ChatError, ChatRow, ChatRows, ChatTemplate, ChatTokens, FittedChat,
@@ -116,11 +115,8 @@ fn encoder(args: &ChatShowArgs) -> Result<ChatEncoder, Failure> {
     };
     let tokenizer: Arc<Tokenizer> = Arc::new(tokenizer::load(from)?);
     let template = match args.template.as_deref() {
-        Some(path) if !path.exists() => ChatTemplate::shipped(&path.to_string_lossy())
-            .map_err(|e| Failure::usage(format!("--template: {e}")))?,
-        Some(path) if path.is_file() => chat_template::of_file(path, &tokenizer)?,
-        Some(path) => of_directory(path)?,
-        None if from.is_dir() => of_directory(from)?,
+        Some(path) => named(path, &tokenizer)?,
+        None if from.is_dir() => named(from, &tokenizer)?,
         None => {
             return Err(Failure::usage("wanted --template with a name, a file or a directory, found none"));
         }
@@ -128,13 +124,9 @@ fn encoder(args: &ChatShowArgs) -> Result<ChatEncoder, Failure> {
     ChatEncoder::new(template, tokenizer).map_err(Failure::new)
 }
 
-fn of_directory(path: &Path) -> Result<ChatTemplate, Failure> {
-    chat_template::of_directory(&RunDir::new(path))?.ok_or_else(|| {
-        Failure::new(format!(
-            "{}: wanted chat_template.jinja, or a tokenizer_config.json with chat_template, found neither; name a template with --template",
-            path.display()
-        ))
-    })
+fn named(path: &Path, tokenizer: &Tokenizer) -> Result<ChatTemplate, Failure> {
+    chat_template::named(path, tokenizer)
+        .map_err(|e| Failure { message: format!("--template: {}", e.message), ..e })
 }
 
 fn print_chat(

@@ -2,9 +2,10 @@
 
 use crate::failure::Failure;
 use crate::run_dir::RunDir;
-use bessemer_chat::{ChatTemplate, TokenNames};
+use bessemer_chat::{ChatTemplate, SHIPPED, TokenNames};
 use bessemer_durable::TextReader;
 use bessemer_tokenizer::Tokenizer;
+use serde_json::{Map, Value};
 use std::io::{ErrorKind, Read};
 use std::path::Path;
 
@@ -84,4 +85,45 @@ pub(crate) fn of_file(path: &Path, tokenizer: &Tokenizer) -> Result<ChatTemplate
         return template.ok_or_else(|| wrong("wanted the field chat_template, found none"));
     }
     ChatTemplate::new(&name, &text, TokenNames::of_tokenizer(tokenizer)).map_err(Failure::new)
+}
+
+/// The template that a user names: a file, the directory of a model or a run, or one of this program.
+pub(crate) fn named(path: &Path, tokenizer: &Tokenizer) -> Result<ChatTemplate, Failure> {
+    if path.is_file() {
+        return of_file(path, tokenizer);
+    }
+    if !path.exists() {
+        return ChatTemplate::shipped(&path.to_string_lossy()).map_err(Failure::usage);
+    }
+    of_directory(&RunDir::new(path))?.ok_or_else(|| {
+        Failure::new(format!(
+            "{}: wanted chat_template.jinja, or a tokenizer_config.json with chat_template, found neither; {} come with the program",
+            path.display(),
+            SHIPPED.map(|one| one.name).join(", ")
+        ))
+    })
+}
+
+/// Files by which a run has a template: its text, and `config`, the tokenizer_config.json of its model, or else one with the names of tokens.
+pub(crate) fn files_for_run(template: &ChatTemplate, config: Option<String>) -> [(&'static str, String); 2] {
+    let config = config.unwrap_or_else(|| {
+        let tokens = template.tokens();
+        let names = [
+            ("bos_token", &tokens.bos),
+            ("eos_token", &tokens.eos),
+            ("pad_token", &tokens.pad),
+            ("unk_token", &tokens.unk),
+        ];
+        let named = names.into_iter().filter_map(|(key, name)| Some((key.to_owned(), name.clone()?.into())));
+        let mut fields: Map<String, Value> = named.collect();
+        fields.insert("add_bos_token".into(), tokens.adds_bos.into());
+        fields.insert("tokenizer_class".into(), "PreTrainedTokenizerFast".into());
+        format!("{:#}\n", Value::Object(fields))
+    });
+    [(CONFIG, config), (JINJA, template.source().to_owned())]
+}
+
+/// The tokenizer_config.json of a directory, if it has one.
+pub(crate) fn config_of(dir: &RunDir) -> Result<Option<String>, Failure> {
+    Ok(TemplateFiles::read(dir)?.config)
 }

@@ -46,7 +46,7 @@ pub(crate) fn run(command: &CheckpointCommand, as_json: bool, console: &mut Cons
         }
         CheckpointCommand::Export(args) => export::run(args, as_json, console),
         CheckpointCommand::Import { from, adapters, out } => {
-            super::import::run((from, adapters.as_deref()), out, console)
+            super::import::run(from, adapters.as_deref(), out, console)
         }
     }
 }

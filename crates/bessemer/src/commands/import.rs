@@ -15,17 +15,28 @@ use bessemer_train::{Observer, RunIdentity, SpikeState, TrainState, checkpoints_
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Files of the checkpoint grow to this size at most.
 const FILE_BYTES: u64 = 4 << 30;
 
-/// `from`: the directory of the model, and that of its adapters.
 pub(crate) fn run(
-    (from, adapters): (&Path, Option<&Path>),
+    from: &Path,
+    adapters: Option<&Path>,
     out: &Path,
     console: &mut Console,
 ) -> Result<(), Failure> {
+    let checkpoint = import(from, adapters, out, console)?;
+    Ok(print(&checkpoint.display().to_string())?)
+}
+
+/// Makes a run directory of a model and, if a directory of some is given, of its adapters; the path of its checkpoint.
+pub(crate) fn import(
+    from: &Path,
+    adapters: Option<&Path>,
+    out: &Path,
+    console: &mut Console,
+) -> Result<PathBuf, Failure> {
     is_free(out)?;
     let mut model = import_hf(from)?;
     if let Some(adapters) = adapters {
@@ -96,7 +107,7 @@ pub(crate) fn run(
     unfinished.publish()?;
     console.say(&architecture.summary());
     console.say(&format!("{} can be the base of a recipe that trains it further", run.recipe().display()));
-    Ok(print(&checkpoint.display().to_string())?)
+    Ok(checkpoint)
 }
 
 /// Errors if there is something at `out` already: an import makes a new directory.

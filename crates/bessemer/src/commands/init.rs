@@ -1,7 +1,7 @@
 //! `bessemer init`: a first recipe for a text of the user's own.
 
 use crate::cli::InitArgs;
-use crate::commands::explain;
+use crate::commands::{explain, init_chats};
 use crate::console::{Console, print};
 use crate::escape::shell_word;
 use crate::failure::Failure;
@@ -31,7 +31,13 @@ pub(crate) fn run(args: &InitArgs, as_json: bool, console: &mut Console) -> Resu
             args.out.display()
         )));
     }
-    let found = look_at(&args.texts, console)?;
+    if let Some(chats) = &args.chats {
+        return init_chats::run(args, &name, chats, as_json, console);
+    }
+    let Some(texts) = &args.texts else {
+        return Err(Failure::usage("wanted a text, or --from MODEL --chats FILE"));
+    };
+    let found = look_at(texts, console)?;
     let (kept, rules) = kept_bytes(&found, console)?;
     let text = TextFacts { bytes: kept, ..found.clone() };
     let budget = Budget {

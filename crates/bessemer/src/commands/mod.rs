@@ -1,7 +1,7 @@
 //! One verb a file.
 
 pub(crate) mod chat;
-mod chat_template;
+pub(crate) mod chat_template;
 pub(crate) mod checkpoint;
 pub(crate) mod cluster;
 pub(crate) mod compare;
@@ -17,6 +17,7 @@ pub(crate) mod extract;
 pub(crate) mod generate;
 pub(crate) mod import;
 pub(crate) mod init;
+mod init_chats;
 pub(crate) mod judge;
 mod key_file;
 pub(crate) mod media;

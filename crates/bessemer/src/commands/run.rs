@@ -1,5 +1,6 @@
 //! `bessemer run` and `bessemer train`: a recipe's stages, each only if its result is not there yet.
 
+use crate::chat_stage::ChatDocuments;
 use crate::cli::{RecipeArgs, TrainArgs, Verbosity};
 use crate::commands::checkpoint::{Place, remote};
 use crate::commands::plan::auto::LaidOut;
@@ -333,8 +334,10 @@ enum Begins {
 /// after hours of work on the corpus.
 fn check_inputs(recipe: &Recipe, recipe_use: RecipeUse) -> Result<(), Failure> {
     bessemer_corpus::check_inputs(&recipe.corpus)?;
-    if recipe_use != RecipeUse::Corpus {
-        given_tokenizer(recipe)?;
+    if recipe_use != RecipeUse::Corpus
+        && let Some(tokenizer) = given_tokenizer(recipe)?
+    {
+        ChatDocuments::of(recipe, &Arc::new(tokenizer))?;
     }
     Ok(())
 }

@@ -52,6 +52,7 @@ mod study;
 mod supervise;
 mod switch;
 mod trace;
+mod tuning;
 mod workplace;
 
 /// The program that is tested.

@@ -274,6 +274,7 @@ mod tests {
             metadata: MetadataColumns::default(),
             embedding: String::new(),
             dialogue: DialogueConfig::default(),
+            are_chats: false,
         };
         let text =
             |line: &str| parse(line.as_bytes(), &fields).map(|parsed| parsed.text.map(Cow::into_owned));

@@ -64,6 +64,8 @@ pub(crate) struct FieldNames {
     pub(crate) embedding: String,
     /// How the turns of a chat become text.
     pub(crate) dialogue: DialogueConfig,
+    /// Rows are chats to train on ([`crate::chats`]).
+    pub(crate) are_chats: bool,
 }
 
 /// Where documents come from: a source of rows that says what it consists of.

@@ -189,6 +189,7 @@ fn fields(config: &CorpusConfig, metadata: &MetadataColumns) -> FieldNames {
         metadata: metadata.clone(),
         embedding: embedding_field(config).into(),
         dialogue: config.dialogue.clone(),
+        are_chats: config.chats.is_some(),
     }
 }
 

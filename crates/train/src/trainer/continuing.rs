@@ -158,7 +158,8 @@ impl Trainer {
 
     fn training_data(&self) -> TrainingData<'_> {
         let (recipe, train) = (&self.input.recipe, &self.input.train);
-        TrainingData { recipe, train, separated: self.input.tokenizer.end_of_text().is_some() }
+        let separated = recipe.separates_documents() && self.input.tokenizer.end_of_text().is_some();
+        TrainingData { recipe, train, separated }
     }
 
     /// Samples of the whole run, without those passed over.

@@ -1,0 +1,259 @@
+//! From a file of chats and a trained model to a tuned model.
+
+use crate::workplace::{LLAMA, Workplace};
+use bessemer_shards::ShardSet;
+use serde_json::{Value, json};
+use std::fs;
+
+const CONTEXT: &str = "96";
+
+/// A model with the tokens of ChatML in `runs/t`, chats in `chats.jsonl` and a recipe that tunes the model on them.
+fn prepared() -> Workplace {
+    let place = Workplace::new(&LLAMA.replace("32\ntied", &format!("{CONTEXT}\ntied")));
+    place.train(&[
+        "tokenizer.special_tokens=[\"<|endoftext|>\",\"<|im_start|>\",\"<|im_end|>\"]",
+        "train.steps=4",
+    ]);
+    let text = format!(
+        "[run]\nname = \"tuned\"\nthreads = 1\npin_threads = false\n\
+         [corpus]\nsource = \"jsonl\"\npath = \"chats.jsonl\"\n[corpus.chats]\ntemplate = \"chatml\"\n\
+         [tokenizer]\nfile = \"runs/t/tokenizer.json\"\n[model]\nvocab_size = 300\n{}\
+         [model.adapters]\nrank = 4\ntargets = [\"query\", \"value\", \"down\"]\n\
+         [train]\nlengths = \"padded\"\nbatch_tokens = 768\nseq_len = {CONTEXT}\nsteps = 12\n[train.init]\nfrom = \"runs/t\"\n\
+         [optim]\nlr = 2e-2\nwarmup_steps = 2\n[eval.samples]\nprompts = []\n",
+        LLAMA.replace("32\ntied", &format!("{CONTEXT}\ntied"))
+    );
+    fs::write(place.path("tune.toml"), text).unwrap();
+    write_chats(&place, &[]);
+    place
+}
+
+/// Fifty chats of three forms, and other rows after them.
+fn write_chats(place: &Workplace, more: &[Value]) {
+    let colour = |number: usize| ["red", "green", "blue"][number % 3];
+    let chat = |number: usize| {
+        let (question, answer) = (format!("hill {number}?"), format!("{} <|im_end|>", colour(number)));
+        match number % 3 {
+            0 => {
+                json!({"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": question},
+                        {"role": "assistant", "content": answer}, {"role": "user", "content": "and?"}, {"role": "assistant", "content": "rain"}]})
+            }
+            1 => {
+                json!({"conversations": [{"from": "human", "value": question}, {"from": "gpt", "value": answer}]})
+            }
+            _ => json!({"prompt": question, "completion": answer}),
+        }
+    };
+    let rows: Vec<String> =
+        (0..50).map(chat).chain(more.iter().cloned()).map(|row| row.to_string()).collect();
+    fs::write(place.path("chats.jsonl"), rows.join("\n")).unwrap();
+}
+
+/// Documents of both splits of a run: tokens, and those of them that are scored.
+fn documents(place: &Workplace, run: &str) -> Vec<(Vec<u32>, Vec<bool>)> {
+    let mut all = Vec::new();
+    for split in ["train", "validation"] {
+        let set = ShardSet::open(place.path(run).join("shards"), split).unwrap();
+        let mut tokens = vec![0; set.token_count() as usize];
+        set.read(0, &mut tokens).unwrap();
+        let mut masked = tokens.clone();
+        set.replace_unscored(0, &mut masked, u32::MAX).unwrap();
+        for number in 0..set.document_count() {
+            let range = set.document_tokens(number).unwrap().unwrap();
+            let range = range.start as usize..range.end as usize;
+            let scored = masked[range.clone()].iter().map(|token| *token != u32::MAX).collect();
+            all.push((tokens[range].to_vec(), scored));
+        }
+    }
+    all.sort();
+    all
+}
+
+fn losses(place: &Workplace, run: &str) -> Vec<f64> {
+    let log = fs::read_to_string(place.path(run).join("metrics.jsonl")).unwrap();
+    let steps = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    steps.filter(|r| r["kind"] == "step").map(|r| r["loss"].as_f64().unwrap()).collect()
+}
+
+#[test]
+fn chats_become_masked_shards_and_a_tuned_model() {
+    let place = prepared();
+    write_chats(&place, &[json!({"prompt": "a", "completion": ""})]);
+    let done = place.bessemer(&["run", "tune.toml"]);
+    assert_eq!(done.code, Some(0), "{}", done.err);
+    for part in [
+        "1 row left out (bad-chat)",
+        "bessemer chat show chats.jsonl --template chatml --tokenizer runs/t/tokenizer.json",
+        "scored",
+    ] {
+        assert!(done.err.contains(part), "wanted {part:?} in:\n{}", done.err);
+    }
+    let tuned = losses(&place, "runs/tuned");
+    assert!(tuned.len() == 12 && tuned[11] < tuned[0] - 0.2, "{tuned:?}");
+
+    // The shards have the tokens that `chat show` prints, with the same scored ones.
+    let show = ["chat", "show", "chats.jsonl", "--template", "runs/tuned", "--chats", "50", "--json"];
+    let mut wanted: Vec<(Vec<u32>, Vec<bool>)> = Vec::new();
+    for line in place.bessemer(&show).text().lines() {
+        let chat: Value = serde_json::from_str(line).unwrap();
+        let ids: Vec<u32> = serde_json::from_value(chat["ids"].clone()).unwrap();
+        let ranges: Vec<[usize; 2]> = serde_json::from_value(chat["scored"].clone()).unwrap();
+        let scored = (0..ids.len()).map(|at| ranges.iter().any(|[start, end]| (*start..*end).contains(&at)));
+        wanted.push((ids.clone(), scored.collect()));
+    }
+    wanted.sort();
+    assert_eq!(wanted.len(), 50);
+    assert_eq!(documents(&place, "runs/tuned"), wanted);
+
+    // A sample begins with the first token of its chat, which nothing predicts.
+    let train = ShardSet::open(place.path("runs/tuned/shards"), "train").unwrap();
+    let mean = train.token_count() as f64 / train.document_count() as f64 - 1.0;
+    let words = format!("{mean:.1} tokens each on average");
+    assert!(done.err.contains(&words), "wanted {words:?} in:\n{}", done.err);
+
+    // Nothing is made again, and a template, answers or rows that changed are.
+    let again = place.bessemer(&["run", "tune.toml"]);
+    assert!(again.err.contains("scored); up to date"), "{}", again.err);
+    let shards = |sets: &[&str]| {
+        let sets = sets.iter().flat_map(|set| ["--set", set]);
+        let words: Vec<&str> = ["run", "tune.toml", "--set", "run.name=other", "--set", "train.steps=1"]
+            .into_iter()
+            .chain(sets)
+            .collect();
+        let done = place.bessemer(&words);
+        assert_eq!(done.code, Some(0), "{}", done.err);
+        let line = |name: &str| {
+            let line = done.err.lines().find(|line| line.starts_with(name));
+            line.unwrap_or_else(|| panic!("{name}: {}", done.err)).contains("up to date")
+        };
+        (line("corpus"), line("shards"))
+    };
+    let template = "{% for m in messages %}<|im_start|>{{ m.role }}: {% generation %}{{ m.content if m.role == 'assistant' }}{% endgeneration %}\
+                    {{ m.content if m.role != 'assistant' }}{% endfor %}";
+    fs::write(place.path("own.jinja"), template).unwrap();
+    let own = "corpus.chats.template=own.jinja";
+    assert_eq!(shards(&[own]), (false, false));
+    assert_eq!(shards(&[own]), (true, true));
+    fs::write(place.path("own.jinja"), template.replace(": ", ">")).unwrap();
+    assert_eq!(shards(&[own]), (true, false));
+    let stored = fs::read_to_string(place.path("runs/other/chat_template.jinja")).unwrap();
+    assert_eq!(stored, template.replace(": ", ">"));
+    assert_eq!(shards(&[own, "corpus.chats.answers=last"]), (true, false));
+    write_chats(&place, &[]);
+    assert_eq!(shards(&[own]), (false, false));
+
+    place.bessemer(&["checkpoint", "export", "runs/tuned", "--out", "exported"]).text();
+    for name in ["chat_template.jinja", "tokenizer_config.json"] {
+        let [run, out] = ["runs/tuned", "exported"].map(|dir| fs::read(place.path(dir).join(name)).unwrap());
+        assert_eq!(run, out, "{name}");
+    }
+}
+
+#[test]
+fn what_does_not_go_with_chats_is_refused() {
+    let place = prepared();
+    let run = |sets: &[&str]| {
+        let sets = sets.iter().flat_map(|set| ["--set", set]);
+        place.bessemer(&["run", "tune.toml"].into_iter().chain(sets).collect::<Vec<&str>>())
+    };
+    for (set, parts) in [
+        ("train.lengths=packed", ["train.lengths = \"packed\"", "\"padded\""]),
+        ("tokenizer.file=\"\"", ["wanted tokenizer.file", "bessemer init"]),
+        ("model.document_mask=true", ["model.document_mask", "wanted false"]),
+        ("corpus.source=folder", ["corpus.source = \"folder\"", "jsonl"]),
+        ("corpus.clean.min_bytes=7", ["[corpus.clean]", "exact_dedup"]),
+        ("corpus.dedup.methods=[\"lines\"]", ["corpus.dedup.methods", "minhash"]),
+        ("corpus.rules.profiles=[\"c4\"]", ["corpus.rules.profiles", "corpus.rules.keep"]),
+        ("corpus.chats.answers=first", ["corpus.chats.answers", "last"]),
+    ] {
+        run(&[set]).failed(78, &parts);
+    }
+    for (set, parts) in [
+        ("corpus.chats.template=lama-3", ["corpus.chats.template", "did you mean \"llama-3\""]),
+        ("corpus.chats.template=llama-3", ["<|eot_id|>", "special tokens"]),
+        ("corpus.chats.template=\"\"", ["train.init.from", "wanted chat_template.jinja"]),
+        ("corpus.path=none.jsonl", ["none.jsonl", ""]),
+    ] {
+        run(&[set]).failed(1, &parts);
+    }
+    assert!(!place.path("runs/tuned").exists(), "refused before anything is made");
+
+    // A long chat loses its oldest turns; the last question with its answer is never cut.
+    let turn = |role: &str, words: usize| json!({"role": role, "content": "rain ".repeat(words)});
+    let older =
+        json!({"messages": [turn("user", 60), turn("assistant", 60), turn("user", 2), turn("assistant", 2)]});
+    let long = json!({"messages": [turn("user", 2), turn("assistant", 90)]});
+    write_chats(&place, &[older, long]);
+    run(&[])
+        .failed(1, &["chats.jsonl#52", "never cut", "train.seq_len = 96", "corpus.chats.long = \"drop\""]);
+    assert!(!place.path("runs/tuned/checkpoints").exists());
+    let dropped = run(&["corpus.chats.long=drop", "train.steps=1"]);
+    assert_eq!(dropped.code, Some(0), "{}", dropped.err);
+    for part in ["1 chat left out", "1 chat of more than 96 tokens without their oldest turns"] {
+        assert!(dropped.err.contains(part), "wanted {part:?} in:\n{}", dropped.err);
+    }
+    let found = documents(&place, "runs/tuned");
+    assert!(found.len() == 51 && found.iter().all(|(tokens, _)| tokens.len() <= 96));
+
+    // Rows that are all wrong.
+    fs::write(place.path("chats.jsonl"), "{\"text\": \"a\"}\n{\"messages\": []}\n").unwrap();
+    run(&["run.name=wrong"]).failed(1, &["bad-chat", "bessemer chat show"]);
+}
+
+#[test]
+fn init_writes_a_recipe_that_tunes_a_model() {
+    let place = prepared();
+    let init = |words: &[&str]| {
+        place.bessemer(&[&["init", "--chats", "chats.jsonl", "--out", "mine.toml"], words].concat())
+    };
+    init(&["--from", "runs/t"]).failed(1, &["runs/t: wanted chat_template.jinja", "chatml", "--template"]);
+    init(&["--from", "runs/t", "--template", "llama-3"]).failed(1, &["<|eot_id|>"]);
+    init(&["--from", "text"]).failed(1, &["--from text", "config.json"]);
+    init(&[]).failed(2, &["--from"]);
+    fs::write(place.path("chats.parquet"), "PAR1").unwrap();
+    let words = ["init", "--from", "runs/t", "--chats", "chats.parquet", "--out", "mine.toml"];
+    place.bessemer(&words).failed(1, &["chats.parquet", "found Parquet", "duckdb"]);
+    fs::create_dir(place.path("strange")).unwrap();
+    fs::write(place.path("strange/config.json"), "{\"model_type\": \"mamba\"}").unwrap();
+    init(&["--from", "strange"]).failed(1, &["\"mamba\" is not supported; supported: gpt2, llama"]);
+    assert!(!place.path("mine.toml").exists() && !place.path("runs/strange").exists());
+
+    // A directory of Hugging Face's layout is imported, and its template is the one of the recipe.
+    let chatml = ["--from", "runs/t", "--template", "chatml"];
+    let made = init(&[&chatml[..], &["--json"]].concat()).json();
+    assert_eq!(
+        (&made["chats"], &made["rank"], &made["too_long"]),
+        (&json!(50), &json!(16), &json!(0)),
+        "{made}"
+    );
+    init(&chatml).failed(1, &["mine.toml", "exists"]);
+    let run = [
+        "run",
+        "mine.toml",
+        "--set",
+        "run.threads=1",
+        "--set",
+        "run.pin_threads=false",
+        "--set",
+        "train.epochs=0",
+    ];
+    let done = place.bessemer(&[&run[..], &["--set", "train.steps=3"]].concat());
+    assert_eq!(done.code, Some(0), "{}", done.err);
+    place.bessemer(&["checkpoint", "export", "runs/mine", "--out", "model"]).text();
+    fs::remove_file(place.path("mine.toml")).unwrap();
+    // Chats that are longer than the context, and a wrong row.
+    let long = json!({"prompt": "a", "completion": "rain ".repeat(90)});
+    write_chats(&place, &[long, json!({"text": "a"})]);
+    let made = init(&["--from", "model"]);
+    assert_eq!(made.code, Some(0), "{}", made.err);
+    assert!(made.err.contains("chats.jsonl, line 52: wanted messages"), "{}", made.err);
+    let recipe = fs::read_to_string(place.path("mine.toml")).unwrap();
+    for part in
+        ["from = \"runs/model\"", "long = \"drop\"", "file = \"runs/model/tokenizer.json\"", "keep_best = 1"]
+    {
+        assert!(recipe.contains(part), "wanted {part} in:\n{recipe}");
+    }
+    let done = place.bessemer(&[&run[..], &["--set", "train.steps=3", "--set", "run.name=next"]].concat());
+    assert_eq!(done.code, Some(0), "{}", done.err);
+    assert!(done.err.contains("1 chat left out") && done.err.contains("1 row left out"), "{}", done.err);
+}

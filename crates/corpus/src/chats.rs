@@ -1,0 +1,119 @@
+//! Chats as texts of documents, so that rules, scrubbing, deduplication and splits see turns as they see other texts.
+//!
+//! ```text
+//! text     = turn*
+//! turn     = U+001E header LF content LF
+//! header   = the message as OpenAI has it, a JSON object in one line, without its content; that of the first turn has the chat's tools
+//! ```
+//!
+//! A text is read back as a row of OpenAI's form, with the checks of one.
+
+use bessemer_chat::rows::read_row;
+use bessemer_chat::{Chat, RowForm};
+use serde_json::{Map, Value, json};
+
+/// Begins a turn (record separator).
+const TURN: char = '\u{1e}';
+
+/// The text of a chat.
+///
+/// # Errors
+/// A turn that has the character by which turns begin.
+pub(crate) fn text_of(chat: &Chat) -> Result<String, String> {
+    let mut text = String::new();
+    for (index, message) in chat.messages.iter().enumerate() {
+        if message.content.contains(TURN) {
+            return Err(format!("turn {}: wanted a text without U+001E, found one with it", index + 1));
+        }
+        let mut header = match message.to_json() {
+            Value::Object(fields) => fields,
+            _ => Map::new(),
+        };
+        for field in ["content", "thinking"] {
+            header.remove(field);
+        }
+        if !message.scored {
+            header.insert("weight".into(), 0.into());
+        }
+        if index == 0 && !chat.tools.is_empty() {
+            header.insert("tools".into(), chat.tools.iter().cloned().collect());
+        }
+        text.push(TURN);
+        text.push_str(&Value::Object(header).to_string());
+        text.push('\n');
+        text.push_str(&message.content);
+        text.push('\n');
+    }
+    Ok(text)
+}
+
+/// The text of a row of one of the forms that `bessemer chat show` reads.
+///
+/// # Errors
+/// Errors of [`read_row`] and of [`text_of`].
+pub(crate) fn text_of_row(row: &[u8]) -> Result<String, String> {
+    let (_, chat): (RowForm, Chat) = read_row(row)?;
+    text_of(&chat)
+}
+
+/// The chat whose document has this text, in a corpus with `[corpus.chats]`.
+///
+/// # Errors
+/// A text of another form, for example after an edit that took the border of a turn away; a turn that is wrong.
+pub fn chat_of_text(text: &str) -> Result<Chat, String> {
+    let wrong = |problem: &str| format!("wanted the text of a chat, found {problem}");
+    let turns = text.strip_prefix(TURN).ok_or_else(|| wrong("one that does not begin with a turn"))?;
+    let (mut messages, mut tools) = (Vec::new(), Value::Null);
+    for turn in turns.split(TURN) {
+        let (header, content) =
+            turn.split_once('\n').ok_or_else(|| wrong("a turn without a line of its own for its role"))?;
+        let mut message: Map<String, Value> =
+            serde_json::from_str(header).map_err(|e| wrong(&format!("a turn with another header: {e}")))?;
+        if let Some(found) = message.remove("tools") {
+            tools = found;
+        }
+        message.insert("content".into(), content.strip_suffix('\n').unwrap_or(content).into());
+        messages.push(Value::Object(message));
+    }
+    let row = json!({ "messages": messages, "tools": tools });
+    read_row(row.to_string().as_bytes()).map(|(_, chat)| chat)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chat_comes_back_from_its_text() {
+        let rows = [
+            r#"{"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "a\n\nb\n", "name": "ann"},
+               {"role": "assistant", "content": "", "reasoning_content": "hm\n", "weight": 0, "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "{\"x\": [1]}"}}]},
+               {"role": "tool", "content": "7\r\n", "tool_call_id": "1"}, {"role": "assistant", "content": " {\"role\": \"user\"}\n"}],
+               "tools": [{"type": "function", "function": {"name": "f"}}]}"#,
+            r#"{"conversations": [{"from": "human", "value": "東京"}, {"from": "gpt", "value": "x"}], "system": "s"}"#,
+            r#"{"prompt": "p", "completion": "c"}"#,
+        ];
+        for row in rows {
+            let (_, chat) = read_row(row.as_bytes()).unwrap();
+            let text = text_of_row(row.as_bytes()).unwrap();
+            assert_eq!(chat_of_text(&text).unwrap(), chat, "{text:?}");
+        }
+        let text = text_of_row(rows[2].as_bytes()).unwrap();
+        assert_eq!(text, "\u{1e}{\"role\":\"user\"}\np\n\u{1e}{\"role\":\"assistant\"}\nc\n");
+    }
+
+    #[test]
+    fn texts_that_are_no_chat_are_refused() {
+        let marked = json!({"prompt": "a\u{1e}b", "completion": "c"}).to_string();
+        assert!(text_of_row(marked.as_bytes()).unwrap_err().contains("turn 1: wanted a text without U+001E"));
+        for (text, fault) in [
+            ("", "does not begin with a turn"),
+            ("a", "does not begin with a turn"),
+            ("\u{1e}{\"role\":\"user\"}", "without a line of its own"),
+            ("\u{1e}user\na\n", "another header"),
+            ("\u{1e}{\"role\":\"user\"}\na\n", "wanted an answer as the last turn"),
+        ] {
+            assert!(chat_of_text(text).unwrap_err().contains(fault), "{text:?}");
+        }
+    }
+}
