@@ -63,7 +63,15 @@ fn float(dtype: ExportedDType) -> Result<DType, Failure> {
 }
 
 fn peft(args: &CheckpointExportArgs, saved: &SavedModel, console: &mut Console) -> Result<Exported, Failure> {
-    let from = || RunDir::new(&args.run.run).load_recipe().ok().map(|run| run.value.train.init.from);
+    let train = RunDir::new(&args.run.run).load_recipe().ok().map(|run| run.value.train);
+    if let Some(train) = train.as_ref().filter(|train| !train.trained.is_empty()) {
+        return Err(Failure::usage(format!(
+            "--to peft: the run trained {:?} besides its adapters (train.trained), which files of adapters do not have; export the merged \
+             model with --to hf",
+            train.trained
+        )));
+    }
+    let from = || train.map(|train| train.init.from);
     let base = args.base.clone().or_else(from).unwrap_or_default();
     let report = export_peft(
         &args.out,
