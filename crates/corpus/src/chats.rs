@@ -9,7 +9,7 @@
 //! A text is read back as a row of OpenAI's form, with the checks of one.
 
 use bessemer_chat::rows::read_row;
-use bessemer_chat::{Chat, RowForm};
+use bessemer_chat::{Chat, Role, RowForm};
 use serde_json::{Map, Value, json};
 
 /// Begins a turn (record separator).
@@ -32,7 +32,8 @@ pub(crate) fn text_of(chat: &Chat) -> Result<String, String> {
         for field in ["content", "thinking"] {
             header.remove(field);
         }
-        if !message.scored {
+        // Questions are never scored: those of a prompt are like others, so that equal chats of two forms are equal texts.
+        if !message.scored && message.role == Role::Assistant {
             header.insert("weight".into(), 0.into());
         }
         if index == 0 && !chat.tools.is_empty() {
@@ -94,7 +95,8 @@ mod tests {
             r#"{"prompt": "p", "completion": "c"}"#,
         ];
         for row in rows {
-            let (_, chat) = read_row(row.as_bytes()).unwrap();
+            let (_, mut chat) = read_row(row.as_bytes()).unwrap();
+            chat.messages.iter_mut().for_each(|one| one.scored |= one.role != Role::Assistant);
             let text = text_of_row(row.as_bytes()).unwrap();
             assert_eq!(chat_of_text(&text).unwrap(), chat, "{text:?}");
         }
