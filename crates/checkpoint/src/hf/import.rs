@@ -88,7 +88,7 @@ impl HfImport {
             && fs.kind(&pickle).at("look for", &pickle)?.is_some()
         {
             return Err(fields.refuse(format!(
-                "the matrices are in {}, a pickle, which can run code and is not opened: wanted {ADAPTER_WEIGHTS}; save them anew with PEFT",
+                "the matrices are in {}, a pickle, which can run code and is not opened: wanted {ADAPTER_WEIGHTS}; save them as safetensors with PEFT",
                 pickle.display()
             )));
         }
