@@ -304,9 +304,13 @@ impl Session {
             device: machine::processor(),
             threads: (threads * job.ranks) as u64,
             peak_flops_per_s: Some(flops_per_second),
-            mfu_convention: Some(
-                "model FLOPs, 6 P + 12 L H E T a token (PaLM, appendix B), over the FMA peak measured at the start".into(),
-            ),
+            mfu_convention: Some(format!(
+                "model FLOPs, 6 P + 12 L H E T a token (PaLM, appendix B){}, over the FMA peak measured at the start",
+                match self.recipe.model.adapters {
+                    Some(_) => ", 4 P of frozen matrices",
+                    None => "",
+                }
+            )),
         });
         open_log(&self.dir, console)?.append(&record)?;
         console.record(&record);

@@ -177,25 +177,7 @@ fn oracle_logits_of_exports_and_of_an_imported_opt_are_those_of_transformers() {
     for (label, class, model) in cases() {
         let list = weights(&model);
         let dir = tmp.path().join(label);
-        let (mut source, mut quiet) = (HostTensors::new(&list), |_, _| {});
-        export_hf(
-            &dir,
-            HfExport {
-                model: &model,
-                model_type: None,
-                balance: None,
-                tensors: &mut source,
-                dtype: DType::F32,
-                vocab_size: None,
-                bos_token_id: None,
-                eos_token_id: Some(2),
-                extra_files: Vec::new(),
-                max_file_bytes: 1 << 30,
-                overwrite: false,
-                progress: &mut quiet,
-            },
-        )
-        .unwrap();
+        write_base(&dir, &model, &list);
         let ours = logits(&model, &list);
         let (found, wanted) = theirs(&interpreter, &dir, &model);
         let difference = worst(&ours, &wanted);
@@ -304,7 +286,7 @@ fn adapters_are_written_as_peft_has_them() {
     }
 }
 
-/// A base as transformers has it.
+/// A directory for transformers, without adapters.
 fn write_base(dir: &Path, model: &Model, list: &[HostTensor]) {
     let base = Model { adapters: None, ..model.clone() };
     let plain: Vec<HostTensor> = list.iter().filter(|t| !t.name.contains(".lora_")).cloned().collect();
