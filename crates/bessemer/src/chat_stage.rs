@@ -3,8 +3,8 @@
 use crate::commands::chat_template;
 use crate::failure::Failure;
 use crate::run_dir::RunDir;
-use bessemer_chat::{Answers, ChatEncoder, ChatError};
-use bessemer_corpus::{DocumentEncoder, EncodedDocument, chat_of_text, document_id};
+use bessemer_chat::{Answers, Chat, ChatEncoder, ChatError, ChatTokens, FittedChat, Pair};
+use bessemer_corpus::{DocumentEncoder, EncodedDocument, chat_of_text, document_id, pair_of_text};
 use bessemer_corpus_config::{LongChats, ScoredAnswers};
 use bessemer_durable::ConfinedDir;
 use bessemer_recipe::Recipe;
@@ -19,6 +19,8 @@ pub(crate) struct ChatDocuments {
     encoder: ChatEncoder,
     answers: Answers,
     long: LongChats,
+    /// Documents are pairs of a chosen and a rejected answer.
+    pairs: bool,
     /// Most tokens of a chat.
     longest: usize,
     /// Files by which a run has the template.
@@ -64,6 +66,7 @@ impl ChatDocuments {
                 ScoredAnswers::Last => Answers::Last,
             },
             long: chats.long,
+            pairs: chats.pairs,
             longest: usize::try_from(recipe.train.seq_len).unwrap_or(usize::MAX),
             files,
             left_out: AtomicU64::new(0),
@@ -81,6 +84,15 @@ impl ChatDocuments {
         Ok(())
     }
 
+    /// The tokens of a chat with all its turns: those of a pair have the same questions.
+    fn whole(&self, chat: &Chat) -> Result<FittedChat, ChatError> {
+        let tokens = self.encoder.encode(chat, self.answers)?;
+        match tokens.ids.len() <= self.longest {
+            true => Ok(FittedChat { tokens, dropped: 0 }),
+            false => Err(ChatError::TooLong { tokens: tokens.ids.len(), context: self.longest }),
+        }
+    }
+
     /// Chats that have lost their oldest turns, and those that were left out, since it was made.
     pub(crate) fn shortened_and_left_out(&self) -> [u64; 2] {
         [&self.shortened, &self.left_out].map(|count| count.load(Ordering::Relaxed))
@@ -90,7 +102,7 @@ impl ChatDocuments {
 impl DocumentEncoder for ChatDocuments {
     fn identity(&self) -> String {
         let tokens = self.encoder.template().tokens();
-        let parts = json!([
+        let mut parts = json!([
             self.encoder.template().source(),
             [&tokens.bos, &tokens.eos, &tokens.pad, &tokens.unk],
             tokens.adds_bos,
@@ -98,17 +110,29 @@ impl DocumentEncoder for ChatDocuments {
             self.long == LongChats::Drop,
             self.longest,
         ]);
+        if let (true, Some(parts)) = (self.pairs, parts.as_array_mut()) {
+            parts.push("pairs".into());
+        }
         let hash: String = document_id(&parts.to_string()).iter().map(|byte| format!("{byte:02x}")).collect();
         format!("chats {hash}")
     }
 
-    fn encode(&self, text: &str) -> Result<Option<EncodedDocument>, String> {
-        let chat = chat_of_text(text)?;
-        let fitted = match self.encoder.encode_within(&chat, self.answers, self.longest) {
+    fn encode(&self, text: &str) -> Result<Vec<EncodedDocument>, String> {
+        let encoded: Result<Vec<FittedChat>, ChatError> = match self.pairs {
+            true => {
+                let Pair { chosen, rejected } = pair_of_text(text)?;
+                [chosen, rejected].iter().map(|chat| self.whole(chat)).collect()
+            }
+            false => self
+                .encoder
+                .encode_within(&chat_of_text(text)?, self.answers, self.longest)
+                .map(|one| vec![one]),
+        };
+        let fitted = match encoded {
             Ok(fitted) => fitted,
             Err(ChatError::TooLong { .. }) if self.long == LongChats::Drop => {
                 self.left_out.fetch_add(1, Ordering::Relaxed);
-                return Ok(None);
+                return Ok(Vec::new());
             }
             Err(e @ ChatError::TooLong { .. }) => {
                 return Err(format!(
@@ -118,10 +142,11 @@ impl DocumentEncoder for ChatDocuments {
             }
             Err(e) => return Err(e.to_string()),
         };
-        self.shortened.fetch_add(u64::from(fitted.dropped > 0), Ordering::Relaxed);
-        let tokens = fitted.tokens.ids;
         let bytes = |id: &u32| self.encoder.tokenizer().token_bytes(*id).map_or(0, <[u8]>::len) as u64;
-        let text_bytes = tokens.iter().map(bytes).sum();
-        Ok(Some(EncodedDocument { tokens, text_bytes, scored: Some(fitted.tokens.scored) }))
+        let document = |FittedChat { tokens: ChatTokens { ids, scored }, dropped }| {
+            self.shortened.fetch_add(u64::from(dropped > 0), Ordering::Relaxed);
+            EncodedDocument { text_bytes: ids.iter().map(bytes).sum(), tokens: ids, scored: Some(scored) }
+        };
+        Ok(fitted.into_iter().map(document).collect())
     }
 }

@@ -27,5 +27,5 @@ mod to_json;
 pub use encode::{Answers, ChatEncoder, ChatTokens, FittedChat};
 pub use error::{ChatError, Result};
 pub use message::{Chat, Message, Role, ToolCall};
-pub use rows::{ChatRow, ChatRows, RowForm};
+pub use rows::{ChatRow, ChatRows, Pair, RowForm};
 pub use template::{ChatTemplate, SHIPPED, TokenNames};

@@ -6,6 +6,9 @@
 //! | ShareGPT | `conversations`: `from` (`human`, `gpt`, `system`, `function_call`, `observation`), `value`; `system`, `tools` |
 //! | Alpaca | `instruction`, `input`, `output`; `system`, `history` (pairs of question and answer) |
 //! | prompt and completion | `prompt`, `completion`: texts, or lists of messages of which those of the completion are scored |
+//!
+//! Rows of preferences ([`read_pair`]) have `chosen` and `rejected`: answers to `prompt` (or `messages`, `conversations`), each a text, a
+//! message or a list of messages; or, without a prompt, whole chats that begin with the same turns.
 
 use crate::error::{ChatError, Result};
 use crate::message::{Chat, MOST_MESSAGES, Message, Role, ToolCall};
@@ -62,17 +65,30 @@ impl RowForm {
         if has("prompt") && has("completion") {
             return Ok(RowForm::PromptCompletion);
         }
-        let mut names: Vec<String> =
-            row.keys().take(MOST_LISTED).map(|name| bessemer_units::bounded(name, 40).into_owned()).collect();
-        if row.len() > MOST_LISTED {
-            names.push("…".into());
-        }
-        let found =
-            if names.is_empty() { "no fields".into() } else { format!("the fields {}", names.join(", ")) };
         Err(format!(
-            "wanted messages (OpenAI), conversations (ShareGPT), instruction with output (Alpaca) or prompt with completion, found {found}"
+            "wanted messages (OpenAI), conversations (ShareGPT), instruction with output (Alpaca) or prompt with completion, found {}",
+            fields(row)
         ))
     }
+}
+
+/// An answer that was chosen and one that was rejected, after the same turns, which are not scored.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Pair {
+    /// The chat with the chosen answer.
+    pub chosen: Chat,
+    /// The chat with the rejected one.
+    pub rejected: Chat,
+}
+
+/// Names of the fields of a row, for messages.
+fn fields(row: &Map<String, Value>) -> String {
+    let mut names: Vec<String> =
+        row.keys().take(MOST_LISTED).map(|name| bessemer_units::bounded(name, 40).into_owned()).collect();
+    if row.len() > MOST_LISTED {
+        names.push("…".into());
+    }
+    if names.is_empty() { "no fields".into() } else { format!("the fields {}", names.join(", ")) }
 }
 
 /// The beginning of a value.
@@ -270,14 +286,20 @@ fn alpaca(row: &Map<String, Value>) -> std::result::Result<Vec<Message>, String>
     Ok(messages)
 }
 
-fn prompt_completion(row: &Map<String, Value>) -> std::result::Result<Vec<Message>, String> {
+/// The turns of the field `prompt`, which are not scored, and those of the field `completion`.
+fn prompt_completion(
+    row: &Map<String, Value>,
+    prompt: &str,
+    completion: &str,
+) -> std::result::Result<Vec<Message>, String> {
     let part = |name: &str, role: Role| match row.get(name) {
         Some(list @ Value::Array(_)) => messages(name, Some(list)),
+        Some(one @ Value::Object(_)) => message(one).map(|one| vec![one]).map_err(|e| format!("{name}: {e}")),
         _ => Ok(vec![Message::new(role, required(row, name)?)]),
     };
-    let mut all = part("prompt", Role::User)?;
+    let mut all = part(prompt, Role::User)?;
     all.iter_mut().for_each(|message| message.scored = false);
-    all.extend(part("completion", Role::Assistant)?);
+    all.extend(part(completion, Role::Assistant)?);
     Ok(all)
 }
 
@@ -295,11 +317,8 @@ fn values(row: &[u8]) -> usize {
     count
 }
 
-/// Reads a row, a JSON object, with its form. The turns are checked ([`Chat::check`]).
-///
-/// # Errors
-/// A sentence: a limit, invalid UTF-8 or JSON, a form that is unknown, a turn that is wrong.
-pub fn read_row(row: &[u8]) -> std::result::Result<(RowForm, Chat), String> {
+/// The JSON object of a row, within limits.
+fn object(row: &[u8]) -> std::result::Result<Map<String, Value>, String> {
     let row = row.strip_prefix(b"\xef\xbb\xbf").unwrap_or(row);
     if row.len() > MOST_ROW_BYTES {
         return Err(format!("wanted a row of at most {MOST_ROW_BYTES} bytes, found {}", row.len()));
@@ -315,10 +334,72 @@ pub fn read_row(row: &[u8]) -> std::result::Result<(RowForm, Chat), String> {
         ));
     }
     let row: Value = serde_json::from_slice(row).map_err(|e| format!("wanted a JSON object: {e}"))?;
-    let Value::Object(row) = row else {
-        return Err(format!("wanted a JSON object, found {}", kind(&row)));
+    match row {
+        Value::Object(row) => Ok(row),
+        other => Err(format!("wanted a JSON object, found {}", kind(&other))),
+    }
+}
+
+/// Reads a row, a JSON object, with its form. The turns are checked ([`Chat::check`]).
+///
+/// # Errors
+/// A sentence: a limit, invalid UTF-8 or JSON, a form that is unknown, a turn that is wrong.
+pub fn read_row(row: &[u8]) -> std::result::Result<(RowForm, Chat), String> {
+    read_object(&object(row)?)
+}
+
+/// Reads a row of preferences, a JSON object. The turns of both chats are checked ([`Chat::check`]).
+///
+/// # Errors
+/// Those of [`read_row`]; a row without `chosen` and `rejected`, chats that begin with different turns, equal answers.
+pub fn read_pair(row: &[u8]) -> std::result::Result<Pair, String> {
+    read_pair_object(&object(row)?)
+}
+
+/// As [`read_pair`], of a row that is an object already.
+///
+/// # Errors
+/// As [`read_pair`].
+pub fn read_pair_object(row: &Map<String, Value>) -> std::result::Result<Pair, String> {
+    let has = |name: &&str| row.get(*name).is_some_and(|value| !value.is_null());
+    if !["chosen", "rejected"].iter().all(|name| has(&name)) {
+        return Err(format!("wanted chosen and rejected, found {}", fields(row)));
+    }
+    let prompt = ["prompt", "messages", "conversations"].into_iter().find(|name| has(&name));
+    let tools = tools(row)?;
+    let system = text_field(row, "system")?.filter(|system| !system.trim().is_empty());
+    let answer = |name: &str| -> std::result::Result<Chat, String> {
+        let mut all = match prompt {
+            Some(prompt) => prompt_completion(row, prompt, name)?,
+            None => messages(name, row.get(name)).map_err(|e| format!("{e}; texts need the field prompt"))?,
+        };
+        if let Some(system) = &system {
+            all.insert(0, Message { scored: false, ..Message::new(Role::System, system.as_str()) });
+        }
+        Ok(Chat { messages: all, tools: tools.clone() })
     };
-    read_object(&row)
+    let (mut chosen, mut rejected) = (answer("chosen")?, answer("rejected")?);
+    if prompt.is_none() {
+        let both = chosen.messages.iter_mut().zip(&mut rejected.messages);
+        let equal = both.take_while(|(one, other)| one == other);
+        let questions = equal.map(|(one, other)| (one.scored, other.scored) = (false, false)).count();
+        if questions == 0 {
+            return Err(
+                "wanted chosen and rejected that begin with the same question, found different first turns"
+                    .into(),
+            );
+        }
+    }
+    if chosen == rejected {
+        return Err("wanted different answers, found chosen equal to rejected".into());
+    }
+    for (name, chat) in [("chosen", &chosen), ("rejected", &rejected)] {
+        chat.check().map_err(|e| format!("{name}: {e}"))?;
+        if !chat.messages.iter().any(|one| one.scored && one.role == Role::Assistant) {
+            return Err(format!("{name}: wanted an answer after the turns of both, found none"));
+        }
+    }
+    Ok(Pair { chosen, rejected })
 }
 
 /// Reads a row that is an object already, as those of Parquet files, with its form. The turns are checked ([`Chat::check`]).
@@ -331,7 +412,7 @@ pub fn read_object(row: &Map<String, Value>) -> std::result::Result<(RowForm, Ch
         RowForm::OpenAi => messages("messages", row.get("messages"))?,
         RowForm::ShareGpt => messages("conversations", row.get("conversations"))?,
         RowForm::Alpaca => alpaca(row)?,
-        RowForm::PromptCompletion => prompt_completion(row)?,
+        RowForm::PromptCompletion => prompt_completion(row, "prompt", "completion")?,
     };
     if matches!(form, RowForm::ShareGpt | RowForm::Alpaca)
         && let Some(system) = text_field(row, "system")?.filter(|system| !system.trim().is_empty())

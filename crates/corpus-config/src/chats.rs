@@ -42,6 +42,8 @@ pub struct ChatsConfig {
     /// A chat longer than `train.seq_len` loses its oldest turns. One whose last question with its answer is longer: refuse or drop. No
     /// answer is cut.
     pub long: LongChats,
+    /// Rows are pairs for `train.preferences`: `chosen` and `rejected` answers after the same turns. No turn of a pair is left out.
+    pub pairs: bool,
 }
 
 /// Largest text of a chat, bytes.

@@ -6,14 +6,17 @@
 //! header   = the message as OpenAI has it, a JSON object in one line, without its content; that of the first turn has the chat's tools
 //! ```
 //!
-//! A text is read back as a row of OpenAI's form, with the checks of one.
+//! A text is read back as a row of OpenAI's form, with the checks of one. Of a pair of preferences the text is that of the chat with the
+//! chosen answer, U+001D, and that of the chat with the rejected one.
 
-use bessemer_chat::rows::read_row;
-use bessemer_chat::{Chat, Role, RowForm};
+use bessemer_chat::rows::{read_pair, read_row};
+use bessemer_chat::{Chat, Pair, Role, RowForm};
 use serde_json::{Map, Value, json};
 
 /// Begins a turn (record separator).
 const TURN: char = '\u{1e}';
+/// Between the chats of a pair (group separator).
+const CHAT: char = '\u{1d}';
 
 /// The text of a chat.
 ///
@@ -55,6 +58,29 @@ pub(crate) fn text_of(chat: &Chat) -> Result<String, String> {
 pub(crate) fn text_of_row(row: &[u8]) -> Result<String, String> {
     let (_, chat): (RowForm, Chat) = read_row(row)?;
     text_of(&chat)
+}
+
+/// The text of a row of preferences.
+///
+/// # Errors
+/// Errors of [`read_pair`] and of [`text_of`]; a turn that has the character between chats.
+pub(crate) fn text_of_pair(row: &[u8]) -> Result<String, String> {
+    let Pair { chosen, rejected } = read_pair(row)?;
+    let texts = [text_of(&chosen)?, text_of(&rejected)?];
+    match texts.iter().any(|text| text.contains(CHAT)) {
+        true => Err("wanted texts without U+001D, found one with it".into()),
+        false => Ok(texts.join(CHAT.encode_utf8(&mut [0; 4]))),
+    }
+}
+
+/// The pair whose document has this text, in a corpus with `corpus.chats.pairs`.
+///
+/// # Errors
+/// As [`chat_of_text`].
+pub fn pair_of_text(text: &str) -> Result<Pair, String> {
+    let (chosen, rejected) =
+        text.split_once(CHAT).ok_or("wanted the texts of two chats, found that of one")?;
+    Ok(Pair { chosen: chat_of_text(chosen)?, rejected: chat_of_text(rejected)? })
 }
 
 /// The chat whose document has this text, in a corpus with `[corpus.chats]`.
@@ -102,6 +128,21 @@ mod tests {
         }
         let text = text_of_row(rows[2].as_bytes()).unwrap();
         assert_eq!(text, "\u{1e}{\"role\":\"user\"}\np\n\u{1e}{\"role\":\"assistant\"}\nc\n");
+    }
+
+    #[test]
+    fn a_pair_comes_back_from_its_text() {
+        let row = r#"{"prompt": [{"role": "user", "content": "q"}], "chosen": "a\n", "rejected": [{"role": "assistant", "content": "b"}],
+                      "tools": [{"type": "function", "function": {"name": "f"}}]}"#;
+        let mut pair = read_pair(row.as_bytes()).unwrap();
+        for chat in [&mut pair.chosen, &mut pair.rejected] {
+            chat.messages.iter_mut().for_each(|one| one.scored |= one.role != Role::Assistant);
+        }
+        let text = text_of_pair(row.as_bytes()).unwrap();
+        assert_eq!(pair_of_text(&text).unwrap(), pair);
+        assert!(pair_of_text(&text_of(&pair.chosen).unwrap()).unwrap_err().contains("found that of one"));
+        let marked = json!({"prompt": "q", "chosen": "a\u{1d}", "rejected": "b"}).to_string();
+        assert!(text_of_pair(marked.as_bytes()).unwrap_err().contains("without U+001D"));
     }
 
     #[test]

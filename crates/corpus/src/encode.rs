@@ -21,11 +21,11 @@ pub trait DocumentEncoder: Send + Sync {
     /// again. Empty for plain text.
     fn identity(&self) -> String;
 
-    /// Encodes the text of a document; `None` leaves it out of the shards.
+    /// Encodes the text of a document as documents of the shards, which stay together; none leaves it out.
     ///
     /// # Errors
     /// Defect of the text: wanted and found. The caller names the document.
-    fn encode(&self, text: &str) -> Result<Option<EncodedDocument>, String>;
+    fn encode(&self, text: &str) -> Result<Vec<EncodedDocument>, String>;
 }
 
 /// Encodes all of a text, followed by the end-of-text token where the tokenizer has one. All tokens are scored.
@@ -36,9 +36,9 @@ impl DocumentEncoder for PlainText {
         String::new()
     }
 
-    fn encode(&self, text: &str) -> Result<Option<EncodedDocument>, String> {
+    fn encode(&self, text: &str) -> Result<Vec<EncodedDocument>, String> {
         let mut tokens = self.0.encode(text.as_bytes()).map_err(|e| e.to_string())?;
         tokens.extend(self.0.end_of_text());
-        Ok(Some(EncodedDocument { tokens, text_bytes: text.len() as u64, scored: None }))
+        Ok(vec![EncodedDocument { tokens, text_bytes: text.len() as u64, scored: None }])
     }
 }

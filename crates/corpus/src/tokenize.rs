@@ -254,25 +254,26 @@ impl FlatMap for Encode {
                 continue;
             }
             let wrong = |cause: String| Error::Tokenize { id: ids.value(index).into(), cause };
-            let Some(document) = self.encoder.encode(texts.value(index)).map_err(wrong)? else { continue };
-            encoded.clear();
-            encoded.extend(document.tokens.iter().flat_map(|token| token.to_le_bytes()));
-            tokens.append_value(&encoded);
-            match &document.scored {
-                Some(ranges) => {
-                    encoded.clear();
-                    for end in ranges.iter().flat_map(|range| [range.start, range.end]) {
-                        let end = u32::try_from(end).map_err(|_| {
-                            wrong(format!("wanted scored ranges below token 2^32, found {end}"))
-                        })?;
-                        encoded.extend(end.to_le_bytes());
+            for document in self.encoder.encode(texts.value(index)).map_err(wrong)? {
+                encoded.clear();
+                encoded.extend(document.tokens.iter().flat_map(|token| token.to_le_bytes()));
+                tokens.append_value(&encoded);
+                match &document.scored {
+                    Some(ranges) => {
+                        encoded.clear();
+                        for end in ranges.iter().flat_map(|range| [range.start, range.end]) {
+                            let end = u32::try_from(end).map_err(|_| {
+                                wrong(format!("wanted scored ranges below token 2^32, found {end}"))
+                            })?;
+                            encoded.extend(end.to_le_bytes());
+                        }
+                        scored.append_value(&encoded);
                     }
-                    scored.append_value(&encoded);
+                    None => scored.append_null(),
                 }
-                None => scored.append_null(),
+                kept.append_value(ids.value(index));
+                bytes.push(document.text_bytes);
             }
-            kept.append_value(ids.value(index));
-            bytes.push(document.text_bytes);
         }
         let schema = Schema::new(vec![
             Field::new("id", DataType::Utf8, false),

@@ -6,6 +6,7 @@
 //! micro-batch of B samples:              padded to one of a few lengths; padding has no target
 //!
 //! padded     sample c: piece P(c mod N) of epoch c div N; the length is the smallest that the longest sample of the micro-batch fits
+//!            pairs: documents 2 P and 2 P + 1, with P = P(c div 2 mod N / 2), are samples c and c + 1
 //! bucketed   pieces belong to the bucket of the smallest length that they fit. Micro-batch g = c div B of epoch g div M,
 //!            M = sum over buckets of N_b div B: micro-batch P(g mod M) of all buckets in turn; its samples are pieces
 //!            P_b(j B) .. P_b(j B + B - 1) of bucket b
@@ -42,6 +43,8 @@ pub struct DocumentConfig {
     pub bucketed: bool,
     /// Documents end with a separator.
     pub separated: bool,
+    /// Documents 2 i and 2 i + 1 are samples 2 j and 2 j + 1: the chosen and the rejected answer of a preference. Not with buckets.
+    pub pairs: bool,
 }
 
 /// A document, or a piece of one.
@@ -105,6 +108,9 @@ impl Documents {
             config,
         };
         documents.count(set)?;
+        if documents.config.pairs {
+            documents.check_pairs(set)?;
+        }
         let wanted = if documents.config.bucketed { documents.config.micro_batch as u64 } else { 1 };
         while let Some(few) = documents.pieces.iter().position(|pieces| *pieces < wanted) {
             if documents.buckets.len() == 1 {
@@ -125,6 +131,22 @@ impl Documents {
         documents.seeds =
             documents.buckets.iter().map(|length| fold(seed, &format!("bucket {length}"))).collect();
         Ok(documents)
+    }
+
+    /// Refuses documents that are no pairs, or of which one is no sample: then the number of a document is not that of its sample.
+    fn check_pairs(&self, set: &ShardSet) -> Result<(), LoadError> {
+        let (documents, samples) = (set.document_count(), self.pieces[0]);
+        let (fits, one) = (self.config.micro_batch.is_multiple_of(2), self.buckets.len() == 1);
+        if documents == samples && documents.is_multiple_of(2) && fits && one {
+            return Ok(());
+        }
+        Err(LoadError::NoPairs {
+            path: set.path().to_owned(),
+            split: set.split().into(),
+            documents,
+            samples,
+            micro_batch: self.config.micro_batch,
+        })
     }
 
     /// Makes the index.
@@ -224,8 +246,10 @@ impl Documents {
             false => place,
         };
         if !self.config.bucketed {
+            let together = if self.config.pairs { 2 } else { 1 };
             let (epoch, place) = (counter / self.pieces[0], counter % self.pieces[0]);
-            return PiecePlace { bucket: 0, number: shuffled(self.pieces[0], seed, epoch, place), epoch };
+            let first = shuffled(self.pieces[0] / together, seed, epoch, place / together) * together;
+            return PiecePlace { bucket: 0, number: first + place % together, epoch };
         }
         let group = self.config.micro_batch as u64;
         let groups: u64 = self.pieces.iter().map(|pieces| pieces / group).sum();
@@ -246,6 +270,7 @@ impl Documents {
         let list = |lengths: &[usize]| lengths.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
         match self.config.bucketed {
             true => format!("bucketed in {} by {}", list(&self.buckets), self.config.micro_batch),
+            false if self.config.pairs => "padded pairs".into(),
             false => "padded".into(),
         }
     }
@@ -279,6 +304,12 @@ impl Loader {
             Some(documents) => documents.targets as f64 / documents.pieces.iter().sum::<u64>() as f64,
             None => self.seq_len() as f64,
         }
+    }
+
+    /// Number in the split of the document that is a sample, where documents are pairs.
+    pub fn document_of(&self, counter: u64) -> Option<u64> {
+        let documents = self.documents.as_ref().filter(|documents| documents.config.pairs)?;
+        Some(documents.place(self.order(), self.number(counter)).number)
     }
 
     /// Bytes of the index of documents.

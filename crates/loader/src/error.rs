@@ -57,6 +57,23 @@ pub enum LoadError {
         /// Samples of a micro-batch.
         wanted: u64,
     },
+    /// Documents that are no pairs of whole samples.
+    #[error(
+        "{}: split {split:?} has {documents} documents that give {samples} samples in micro-batches of {micro_batch}; wanted pairs of \
+         documents, each a sample, in micro-batches of an even number without buckets: make the shards again with corpus.chats.pairs = true", path.display()
+    )]
+    NoPairs {
+        /// Folder of the split.
+        path: PathBuf,
+        /// Name of the split.
+        split: String,
+        /// Documents that it holds.
+        documents: u64,
+        /// Samples that they are.
+        samples: u64,
+        /// Samples of a micro-batch.
+        micro_batch: usize,
+    },
     /// The sequence length is not usable.
     #[error("sequence length: wanted 1 to {largest}, found {found}")]
     SequenceLength {

@@ -63,6 +63,7 @@ fn a_warm_batch_allocates_nothing() {
         micro_batch: 4,
         bucketed,
         separated: true,
+        pairs: false,
     };
     let documents =
         [false, true].map(|bucketed| Loader::of_documents(set.clone(), config(bucketed), 1, true).unwrap());

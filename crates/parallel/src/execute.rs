@@ -31,6 +31,8 @@ use std::time::Instant;
 /// The source of one batch that is evaluated between steps.
 struct OneBatch<'a> {
     batch: &'a TokenBatch<'a>,
+    /// Tokens of a sequence.
+    length: usize,
     per_token: Option<&'a mut [f32]>,
 }
 
@@ -40,13 +42,18 @@ impl BatchSource for OneBatch<'_> {
         Err(ParallelError::BatchSource { micro, problem })
     }
 
+    fn evaluation_length(&mut self, _: usize) -> Option<usize> {
+        Some(self.length)
+    }
+
     fn evaluation(&mut self, _: usize) -> Result<TokenBatch<'_>, ParallelError> {
         Ok(*self.batch)
     }
 
     fn evaluated(&mut self, _: usize, losses: &[f32]) {
         if let Some(per_token) = &mut self.per_token {
-            per_token.copy_from_slice(losses);
+            let tokens = per_token.len();
+            per_token.copy_from_slice(&losses[..tokens]);
         }
     }
 }
@@ -181,8 +188,7 @@ impl Worker {
         Ok(())
     }
 
-    /// The stream that is written to a slot next is that of a micro-batch of the program, or of an evaluated batch, which has the
-    /// longest sequences.
+    /// The stream that is written to a slot next is that of a micro-batch of the program, or of an evaluated batch.
     fn expect_stream(
         &mut self,
         step: &RankStep,
@@ -191,7 +197,10 @@ impl Worker {
         micro: usize,
         source: &mut dyn BatchSource,
     ) -> Result<(), ParallelError> {
-        let length = if micro < step.micro_batches { source.length(micro)? } else { None };
+        let length = match micro.checked_sub(step.micro_batches) {
+            None => source.length(micro)?,
+            Some(unit) => source.evaluation_length(unit),
+        };
         let decoder = &mut self.chunks[chunk].decoder;
         let seq = length.unwrap_or(decoder.shape().seq);
         Ok(decoder.stage_length(slot, seq)?)
@@ -215,12 +224,14 @@ impl Worker {
         let begun = match pass.phase {
             Phase::Forward => {
                 decoder.stage_scored_share(slot, run.source.scored_share(pass.micro))?;
+                decoder.stage_weigh_targets(run.source.target_weights(pass.micro));
                 let (batch, ctx) = run.source.micro_batch(pass.micro)?;
                 self.step_number = ctx.step;
                 let loss_scale = (f64::from(ctx.loss_scale) * self.loss_scale) as f32;
                 decoder.begin_forward(backend, slot, &batch, Some(&StepContext { loss_scale, ..ctx }))?
             }
             Phase::Score => {
+                decoder.stage_weigh_targets(None);
                 let batch = run.source.evaluation(pass.micro - step.micro_batches)?;
                 decoder.begin_forward(backend, slot, &batch, None)?
             }
@@ -428,7 +439,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Loss of one batch of this rank, without dropout, through all stages. The loss, and `per_token` if given, are
+    /// Loss of one batch of this rank, of one of the lengths of the job, without dropout, through all stages. The loss, and `per_token` if given, are
     /// returned on the rank that has the head ([`Worker::has_losses`]).
     ///
     /// # Errors
@@ -440,7 +451,8 @@ impl Worker {
         per_token: Option<&mut [f32]>,
     ) -> Result<LossSum, ParallelError> {
         let step = Arc::clone(&self.evaluation);
-        let mut source = OneBatch { batch, per_token };
+        let length = batch.ids.len() / self.chunks[0].decoder.shape().sequences;
+        let mut source = OneBatch { batch, length, per_token };
         let rule = UpdateRule::Global { t: 0, lr: 0.0, grad_norm: f64::NAN };
         let mut run = StepRun::new(&mut source, rule, &mut []);
         self.run_nodes(backend, &step, 0..step.program.nodes.len(), &mut run)?;

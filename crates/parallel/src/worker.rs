@@ -63,6 +63,12 @@ pub trait BatchSource {
         1.0
     }
 
+    /// Returns the weights of the gradients of micro-batch `micro`'s targets, in the order of its tokens; none: all 1
+    /// ([`Decoder::stage_weigh_targets`](bessemer_runtime::Decoder::stage_weigh_targets)).
+    fn target_weights(&self, _micro: usize) -> Option<&[f32]> {
+        None
+    }
+
     /// Returns the tokens of a sequence of micro-batch `micro`, where micro-batches have several lengths: called before messages of other
     /// ranks about it arrive. None: the length of the job's shape.
     ///
@@ -70,6 +76,11 @@ pub trait BatchSource {
     /// [`ParallelError::BatchSource`].
     fn length(&mut self, _micro: usize) -> Result<Option<usize>, ParallelError> {
         Ok(None)
+    }
+
+    /// Returns the tokens of a sequence of evaluation batch `unit`, as [`BatchSource::length`].
+    fn evaluation_length(&mut self, _unit: usize) -> Option<usize> {
+        None
     }
 
     /// Returns evaluation batch `unit` of this rank, for a program that evaluates in its bubbles. Every rank of a pipeline requests

@@ -98,6 +98,7 @@ impl Recipe {
         section("train", self.recompute_fits_model());
         section("train", self.lengths_fit());
         section("corpus", self.chats_fit());
+        section("train", self.preferences_fit());
         section("train", self.rewind_has_checkpoints());
         section("save", self.best_has_evaluations());
         section("parallel", self.parallel.check());
@@ -157,6 +158,9 @@ impl Recipe {
         let names = ["model.experts.balance_over", "model.experts.capacity_sequences"];
         let of_experts = names.into_iter().zip(self.model.sequences_multiple()).filter(|(_, of)| *of > 1);
         keys.extend(of_experts.map(|(key, of)| (key, of.to_string())));
+        if self.train.preferences.is_on() {
+            keys.push(("train.preferences.beta", self.train.preferences.beta.to_string()));
+        }
         let needs: Vec<String> = keys.iter().map(|(key, value)| format!("{key} = {value}")).collect();
         let tensor = keys.iter().any(|(key, _)| *key == "parallel.tensor");
         let others = keys.iter().map(|(key, _)| *key);
@@ -167,7 +171,8 @@ impl Recipe {
     /// Number of which the sequences of a micro-batch are a multiple ([`ParallelConfig::sequences_multiple`]).
     fn sequences_multiple(&self) -> u64 {
         let of_ranks = self.parallel.sequences_multiple(&self.lengths());
-        self.model.sequences_multiple().into_iter().fold(of_ranks, |multiple, of| {
+        let of_pair = if self.train.preferences.is_on() { 2 } else { 1 };
+        self.model.sequences_multiple().into_iter().chain([of_pair]).fold(of_ranks, |multiple, of| {
             let fits = (1..=of).find(|n| multiple.saturating_mul(*n).is_multiple_of(of));
             multiple.saturating_mul(fits.unwrap_or(of))
         })

@@ -13,6 +13,7 @@
 use crate::init::InitConfig;
 use crate::integrity::IntegrityConfig;
 use crate::lengths::SequenceLengths;
+use crate::preferences::PreferencesConfig;
 use crate::teacher::TeacherConfig;
 use bessemer_optim::LossScaleConfig;
 use bessemer_units::{
@@ -121,6 +122,8 @@ pub struct TrainConfig {
     pub init: InitConfig,
     /// A model whose predictions the run learns from.
     pub teacher: TeacherConfig,
+    /// Training on pairs of a chosen and a rejected answer.
+    pub preferences: PreferencesConfig,
     /// How numbers that a broken machine makes are found.
     pub integrity: IntegrityConfig,
 }
@@ -186,6 +189,7 @@ impl Default for TrainConfig {
             skip_samples: Vec::new(),
             init: InitConfig::default(),
             teacher: TeacherConfig::default(),
+            preferences: PreferencesConfig::default(),
             integrity: IntegrityConfig::default(),
         }
     }
@@ -325,6 +329,7 @@ impl TrainConfig {
         self.loss_scale.check()?;
         self.init.check()?;
         self.teacher.check()?;
+        self.preferences.check()?;
         self.integrity.check()?;
         if self.log_every == 0 {
             return Err("train.log_every = 0: expected at least 1".into());

@@ -15,7 +15,7 @@ use bessemer_runlog::{
 use bessemer_units::{Bytes, Seconds, Tokens, counted};
 
 /// One line for a training step. Columns keep their places as numbers grow; what the step does not know is a dash. A run
-/// with loss scaling has one more column, "scale".
+/// with loss scaling has one more column, "scale"; one on pairs "right", the accuracy.
 ///
 /// ```text
 /// step  1200/2000 | loss 1.8423 | lr 3.00e-4 | grad  0.92 |  12.3k tok/s | MFU 41.2 % | 1.21 GiB | 4m12s left
@@ -27,8 +27,10 @@ pub fn step_line(step: &Step, total_steps: u64) -> String {
     let memory = step.memory_bytes.map_or_else(dash, |b| Bytes(b).to_string());
     let left = step.eta_s.map_or_else(dash, |s| Seconds(s).to_string());
     let scale = step.loss_scale.map_or_else(String::new, |s| format!(" | scale {:>6}", number(s)));
+    let right = step.preferences.get("accuracy");
+    let right = right.map_or_else(String::new, |share| format!(" | right {:>5.1} %", 100.0 * share));
     format!(
-        "step {:>width$}/{} | loss {:>7} | lr {:>8} | grad {:>7}{scale} | {:>6} tok/s | MFU {mfu:>6} | {memory:>8} | {left} left",
+        "step {:>width$}/{} | loss {:>7}{right} | lr {:>8} | grad {:>7}{scale} | {:>6} tok/s | MFU {mfu:>6} | {memory:>8} | {left} left",
         step.step,
         total_steps.max(step.step),
         fixed(step.loss),
@@ -248,6 +250,7 @@ mod tests {
             data_bytes: None,
             data_hit_share: None,
             scored: None,
+            preferences: BTreeMap::new(),
             unscored_samples: None,
             eta_s: Some(252.0),
         }

@@ -253,7 +253,7 @@ pub struct Step {
     pub step: u64,
     /// Tokens trained on since the beginning of the run.
     pub tokens: u64,
-    /// Mean loss of the step's targets, nats a token.
+    /// Mean loss of the step's targets, nats a token; of a run on pairs the mean over pairs.
     #[serde(with = "crate::number")]
     pub loss: f64,
     /// Auxiliary losses that are minimised with it, by name, nats a token: the weight of each times its mean over the targets.
@@ -272,6 +272,11 @@ pub struct Step {
     /// if there may be some. Empty without experts.
     #[serde(default, with = "crate::number::losses", skip_serializing_if = "BTreeMap::is_empty")]
     pub experts: BTreeMap<String, f64>,
+    /// Of a run on pairs, means over the pairs of the step: "accuracy", the share whose chosen answer has become the more probable one,
+    /// relative to the reference; "chosen" and "rejected", the rewards of the answers, beta times how much their log-probability has grown;
+    /// "margin", the difference of both. Empty without pairs.
+    #[serde(default, with = "crate::number::losses", skip_serializing_if = "BTreeMap::is_empty")]
+    pub preferences: BTreeMap<String, f64>,
     /// Learning rate of the step.
     #[serde(with = "crate::number")]
     pub lr: f64,
@@ -323,10 +328,10 @@ pub struct Eval {
     pub tokens: u64,
     /// Name of the split.
     pub split: String,
-    /// Mean loss, nats a token.
+    /// Mean loss, nats a token; of a run on pairs the mean over pairs, while the numbers below are of the chosen answers.
     #[serde(with = "crate::number")]
     pub loss: f64,
-    /// exp(loss).
+    /// exp(nats a token).
     #[serde(with = "crate::number")]
     pub perplexity: f64,
     /// Summed loss in bits over bytes of text scored.

@@ -250,7 +250,12 @@ impl TensorBoard {
                     r.losses.iter().map(|(name, value)| (format!("train/{name}"), *value)).collect();
                 let experts: Vec<(String, f64)> =
                     r.experts.iter().map(|(name, value)| (format!("experts/{name}"), *value)).collect();
-                let named = losses.iter().chain(&experts).map(|(tag, value)| (&**tag, *value));
+                let pairs: Vec<(String, f64)> = r
+                    .preferences
+                    .iter()
+                    .map(|(name, value)| (format!("preferences/{name}"), *value))
+                    .collect();
+                let named = losses.iter().chain(&experts).chain(&pairs).map(|(tag, value)| (&**tag, *value));
                 self.points(wall_time_s, r.step, values.into_iter().flatten().chain(named))
             }
             Record::Eval(r) => {

@@ -33,6 +33,8 @@ pub(crate) struct Held {
     pub(crate) length: Vec<Option<usize>>,
     /// By slot: share of the tokens of its step that are scored targets.
     pub(crate) scored_share: Vec<f64>,
+    /// Weights of the targets of the next batch that is written to a slot; empty: all 1.
+    pub(crate) weights: Vec<f32>,
     /// Indexed by slot: the kept set of the training pass in it.
     pub(crate) of_slot: Vec<Option<usize>>,
     pub(crate) kept: Vec<bool>,
@@ -46,6 +48,7 @@ impl Held {
             slots: vec![SlotUse::Free; stage.slots],
             length: vec![None; stage.slots],
             scored_share: vec![1.0; stage.slots],
+            weights: Vec::new(),
             of_slot: vec![None; stage.slots],
             kept: vec![false; kept],
             pending: vec![false; stage.pending],
@@ -94,6 +97,12 @@ impl Decoder {
         self.used(slot)?;
         self.held.scored_share[slot] = share;
         Ok(())
+    }
+
+    /// Weights the gradients of the targets of the next batch, in the order of its tokens; `None`: all by 1. The losses have no weights.
+    pub fn stage_weigh_targets(&mut self, weights: Option<&[f32]>) {
+        self.held.weights.clear();
+        self.held.weights.extend_from_slice(weights.unwrap_or_default());
     }
 
     /// Forgets a pending set.

@@ -154,6 +154,11 @@ impl Decoder {
         let tokens = sequences * seq;
         let lists =
             [("ids", Some(batch.ids)), ("targets", Some(batch.targets)), ("positions", batch.positions)];
+        let weights = self.held.weights.len();
+        if ![0, tokens].contains(&weights) {
+            let wanted = format!("{sequences} sequences of {seq} tokens = {tokens}");
+            return Err(ModelError::Shape { what: "weights of targets", wanted, found: weights.to_string() });
+        }
         for (what, list) in lists {
             let found = list.map_or(tokens, <[u32]>::len);
             if found != tokens {
@@ -181,8 +186,15 @@ impl Decoder {
         let rank = *ranks.iter().find(|rank| rank.axis == Axis::Context).unwrap_or(&ranks[0]);
         let Slot { ids, targets, positions, factors, documents, .. } = *self.slot(slot);
         if let (Some(ctx), Some(view)) = (ctx, factors) {
-            self.numbers[..tokens].fill(ctx.loss_scale);
-            backend.write_f32(view, &self.numbers[..tokens])?;
+            let numbers = &mut self.numbers[..tokens];
+            numbers.fill(ctx.loss_scale);
+            if !self.held.weights.is_empty() {
+                // In the order of the targets.
+                let stretches = (0..rank.degree).flat_map(|r| rank.order.stretches(tokens, rank.degree, r));
+                let weights = stretches.flat_map(|stretch| &self.held.weights[stretch.range()]);
+                numbers.iter_mut().zip(weights).for_each(|(number, weight)| *number *= weight);
+            }
+            backend.write_f32(view, numbers)?;
         }
         let mut write = |view: View, values: &[u32]| {
             let mut at = 0;

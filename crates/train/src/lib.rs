@@ -22,6 +22,7 @@ mod mixture;
 mod observer;
 mod offload;
 mod predicted;
+mod preferences;
 mod runner;
 mod simulated;
 mod skipped;

@@ -1,6 +1,7 @@
 //! Refuses recipes that cannot run or cannot fit, before any data is read.
 
 use crate::TrainError;
+use crate::preferences;
 use crate::trainer::{check_layout, step_program};
 use bessemer_arch::{ExpertLayers, Experts, LayerRule, Model};
 use bessemer_checkpoint::{AsyncChoice, MemoryKeep, MemoryOverflow};
@@ -53,6 +54,7 @@ pub fn layout(recipe: &Recipe, ranks: usize, model: &Model) -> Result<Plan, Para
     plan.train_only(model, &recipe.train.trained)?;
     bessemer_filling::check(&plan, &recipe.parallel.fill, recipe.optim.optimizer)?;
     check_layout(recipe, &plan)?;
+    preferences::check_layout(recipe, &plan)?;
     Ok(plan)
 }
 

@@ -139,6 +139,7 @@ fn loader(
             micro_batch: plan.micro_batch as usize,
             bucketed: recipe.train.lengths == SequenceLengths::Bucketed,
             separated,
+            pairs: recipe.train.preferences.is_on(),
         };
         return Loader::of_documents(Arc::clone(train), config, seed, shuffle);
     }

@@ -42,6 +42,7 @@ mod initial;
 mod interval;
 mod measuring;
 mod memory_tier;
+mod preferring;
 mod reading;
 mod records;
 mod samples;
@@ -63,6 +64,7 @@ use measuring::Measuring;
 pub(crate) use measuring::item_of_group;
 use memory_tier::MemoryTier;
 pub use memory_tier::{RUN_FILE as MEMORY_RUN_FILE, sweep_copies_in_memory};
+use preferring::Preferences;
 pub use reading::read_tensors;
 use records::{Missing, Records};
 use samples::{StepTargets, prefetch_shape};
@@ -111,6 +113,8 @@ pub struct Trainer {
     /// Targets of the steps that are being made.
     targets: StepTargets,
     evaluator: Evaluator,
+    /// Pairs, their reference and weights; `None` of a run on text.
+    preferences: Option<Preferences>,
     saver: Saver,
     /// Chooses when to save, with `save.every = "auto"`.
     interval: Option<SaveInterval>,
@@ -241,7 +245,10 @@ impl Trainer {
             memory.add_samples(&decoder, !layout.keeps_model());
         }
         planned_teacher.iter().for_each(|planned| memory.add_teacher(planned));
-        let (prefetch, ring) = (recipe.loader.prefetch_config(), prefetch_shape(&plan, &layout, program));
+        let (prefetch, ring) = (
+            recipe.loader.prefetch_config(),
+            prefetch_shape(&plan, &layout, program, recipe.train.preferences.is_on()),
+        );
         let windows = match input.validation {
             Some(_) => EvaluationWindows::prefetch_memory(shape.seq, prefetch),
             None => 0,
@@ -317,6 +324,7 @@ impl Trainer {
         let memory_tier = MemoryTier::set_up(worker, &input, peers, left, &mut warnings)?;
         let integrity = Integrity::set_up(worker, recipe, sums)?;
         let evaluator = Evaluator::new(&mut *backend, worker, &input, bubbles)?;
+        let preferences = Preferences::of(&input, &runner)?;
         let batches = Prefetcher::new(Arc::new(loader.clone()), prefetch, ring)?;
         let spikes = SpikeDetector::new(&recipe.train);
         let (scaling, f16) = (&recipe.train.loss_scale, recipe.train.f16_gradients());
@@ -364,6 +372,7 @@ impl Trainer {
             skipped,
             targets: StepTargets::default(),
             evaluator,
+            preferences,
             saver,
             interval: None,
             memory_tier,
@@ -443,6 +452,10 @@ impl Trainer {
     fn run_steps(&mut self, observer: &mut dyn Observer, stop: &AtomicBool) -> Result<Outcome, TrainError> {
         self.announce(observer)?;
         self.tracing.begin(&mut self.runner.worker)?;
+        match self.prepare_reference(observer, stop) {
+            Err(e) if e.is_stop() => return Ok(Outcome::Stopped),
+            prepared => prepared?,
+        }
         let begun = Instant::now();
         let seconds_before = self.state.seconds;
         let mut last_save = Instant::now();
@@ -713,13 +726,19 @@ impl Trainer {
         stop: &AtomicBool,
     ) -> Result<(), TrainError> {
         let (at, begun) = ((self.state.step, self.state.tokens), Instant::now());
-        let record =
-            self.evaluator.score(&mut *self.backend, &mut self.runner, at, whole, (observer, stop))?;
+        let records = match self.preferences {
+            Some(_) => self.evaluate_pairs(whole, observer, stop)?,
+            None => {
+                let all = (&mut *observer as &mut dyn Observer, stop);
+                let record = self.evaluator.score(&mut *self.backend, &mut self.runner, at, whole, all)?;
+                record.into_iter().collect::<Vec<_>>()
+            }
+        };
         self.tracing.event("evaluation", begun, at.0);
-        if let (Some(Record::Eval(eval)), false) = (&record, whole) {
+        if let (Some(Record::Eval(eval)), false) = (records.first(), whole) {
             self.validation = Some((eval.step, eval.loss));
         }
-        record.map_or(Ok(()), |r| self.append(r, observer))
+        records.into_iter().try_for_each(|record| self.append(record, observer))
     }
 
     /// Lets the model continue the prompts of the recipe.

@@ -257,3 +257,85 @@ fn init_writes_a_recipe_that_tunes_a_model() {
     assert_eq!(done.code, Some(0), "{}", done.err);
     assert!(done.err.contains("1 chat left out") && done.err.contains("1 row left out"), "{}", done.err);
 }
+
+/// Pairs of answers, and other rows after them.
+fn write_pairs(place: &Workplace, more: &[Value]) {
+    let pair = |number: usize| {
+        let question = format!("hill {number}?");
+        let turns = |answer: &str| json!([{"role": "user", "content": question}, {"role": "assistant", "content": answer}]);
+        match number % 2 {
+            0 => json!({"prompt": question, "chosen": "green", "rejected": "a stone"}),
+            _ => json!({"chosen": turns("green"), "rejected": turns("rain")}),
+        }
+    };
+    let rows: Vec<String> =
+        (0..40).map(pair).chain(more.iter().cloned()).map(|row| row.to_string()).collect();
+    fs::write(place.path("pairs.jsonl"), rows.join("\n")).unwrap();
+}
+
+#[test]
+fn pairs_of_answers_are_what_a_run_prefers() {
+    let place = prepared();
+    write_pairs(
+        &place,
+        &[json!({"prompt": "a", "chosen": "b", "rejected": "b"}), json!({"prompt": "a", "completion": "b"})],
+    );
+    let run = |sets: &[&str]| {
+        let sets = sets.iter().flat_map(|set| ["--set", set]);
+        place.bessemer(
+            &["run", "tune.toml", "--set", "corpus.path=pairs.jsonl"]
+                .into_iter()
+                .chain(sets)
+                .collect::<Vec<&str>>(),
+        )
+    };
+    let pairs = ["corpus.chats.pairs=true", "train.preferences.beta=0.3"];
+    run(&pairs[..1]).failed(78, &["corpus.chats.pairs = true", "train.preferences.beta above 0", "beta = 0"]);
+    run(&pairs[1..]).failed(78, &["corpus.chats.pairs = true", "found pairs = false"]);
+    for (set, parts) in [
+        ("train.lengths=bucketed", ["train.lengths", "\"padded\""]),
+        ("train.micro_batch=1", ["train.micro_batch", "even"]),
+        ("model.dropout=0.1", ["model.dropout", "wanted 0"]),
+        ("train.z_loss=1e-4", ["train.z_loss", "wanted 0"]),
+    ] {
+        run(&[&pairs[..], &[set]].concat()).failed(78, &parts);
+    }
+    assert!(!place.path("runs/tuned").exists(), "refused before anything is made");
+    let done = run(&pairs);
+    assert_eq!(done.code, Some(0), "{}", done.err);
+    assert!(done.err.contains("2 rows left out (bad-chat)"), "{}", done.err);
+    let log = fs::read_to_string(place.path("runs/tuned/metrics.jsonl")).unwrap();
+    let records: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let steps: Vec<&Value> = records.iter().filter(|r| r["kind"] == "step").collect();
+    let of = |step: &Value, name: &str| step["preferences"][name].as_f64().unwrap();
+    assert!(
+        steps.len() == 12 && of(steps[0], "margin") == 0.0 && of(steps[11], "margin") > 0.1,
+        "{}",
+        steps[11]
+    );
+    let task = records.iter().rfind(|r| r["kind"] == "task").unwrap();
+    assert_eq!((&task["task"], &task["metric"]), (&json!("preferences"), &json!("accuracy")), "{task}");
+    // The log, a pair of documents for each row.
+    for split in ["train", "validation"] {
+        let set = ShardSet::open(place.path("runs/tuned/shards"), split).unwrap();
+        let mut documents = Vec::new();
+        for number in 0..set.document_count() {
+            let range = set.document_tokens(number).unwrap().unwrap();
+            let mut tokens = vec![0; (range.end - range.start) as usize];
+            set.read(range.start, &mut tokens).unwrap();
+            let mut masked = tokens.clone();
+            set.replace_unscored(range.start, &mut masked, u32::MAX).unwrap();
+            let questions = masked.iter().take_while(|token| **token == u32::MAX).count();
+            documents.push(tokens[..questions].to_vec());
+        }
+        let (both, rest) = documents.as_chunks::<2>();
+        assert!(rest.is_empty() && both.iter().all(|[chosen, rejected]| chosen == rejected), "{split}");
+    }
+    // A pair keeps its turns: one that is too long is named, or left out.
+    let long = json!({"prompt": "rain ".repeat(90), "chosen": "b", "rejected": "c"});
+    write_pairs(&place, &[long]);
+    run(&[&pairs[..], &["run.name=long"]].concat())
+        .failed(1, &["pairs.jsonl#41", "train.seq_len = 96", "\"drop\""]);
+    let dropped = run(&[&pairs[..], &["run.name=long", "corpus.chats.long=drop", "train.steps=1"]].concat());
+    assert!(dropped.code == Some(0) && dropped.err.contains("1 chat left out"), "{}", dropped.err);
+}

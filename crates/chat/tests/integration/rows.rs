@@ -1,7 +1,7 @@
 //! Rows of chats: the four forms, and what is refused.
 
-use bessemer_chat::rows::{MOST_ROW_BYTES, read_object, read_row};
-use bessemer_chat::{Chat, ChatRows, Message, Role, RowForm, ToolCall};
+use bessemer_chat::rows::{MOST_ROW_BYTES, read_object, read_pair, read_row};
+use bessemer_chat::{Chat, ChatRows, Message, Pair, Role, RowForm, ToolCall};
 use serde_json::json;
 use std::io::{BufReader, Read};
 
@@ -181,4 +181,67 @@ fn a_reader_that_breaks_ends_the_rows() {
     assert_eq!(rows.next().unwrap().unwrap().line, 1);
     assert!(rows.next().unwrap().unwrap_err().to_string().contains("line 2: cannot read: the disk is gone"));
     assert!(rows.next().is_none());
+}
+
+/// Both chats of a row, as their questions and answers.
+fn pair(row: &str) -> Result<[Vec<(bool, String)>; 2], String> {
+    let Pair { chosen, rejected } = read_pair(row.as_bytes())?;
+    let turns = |chat: Chat| {
+        let scored = |one: &Message| one.scored && one.role == Role::Assistant;
+        chat.messages.iter().map(|one| (scored(one), one.content.clone())).collect()
+    };
+    Ok([turns(chosen), turns(rejected)])
+}
+
+#[test]
+fn forms_of_a_pair_are_one_pair() {
+    let wanted = |answer: &str| vec![(false, "q".to_owned()), (true, answer.to_owned())];
+    for row in [
+        r#"{"prompt": "q", "chosen": "a", "rejected": "b"}"#,
+        r#"{"prompt": [{"role": "user", "content": "q"}], "chosen": [{"role": "assistant", "content": "a"}],
+            "rejected": [{"role": "assistant", "content": "b"}]}"#,
+        r#"{"chosen": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}],
+            "rejected": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "b"}], "score": 1}"#,
+        r#"{"conversations": [{"from": "human", "value": "q"}], "chosen": {"from": "gpt", "value": "a"},
+            "rejected": {"from": "gpt", "value": "b"}}"#,
+    ] {
+        assert_eq!(pair(row).unwrap(), [wanted("a"), wanted("b")], "{row}");
+    }
+    // Of whole chats the turns that both have are the question: an earlier answer too.
+    let row = r#"{"chosen": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}, {"role": "user", "content": "r"},
+                             {"role": "assistant", "content": "s"}],
+                  "rejected": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}, {"role": "user", "content": "r"},
+                               {"role": "assistant", "content": "t"}]}"#;
+    let [chosen, rejected] = pair(row).unwrap();
+    let scored = |turns: &[(bool, String)]| turns.iter().map(|turn| turn.0).collect::<Vec<_>>();
+    assert_eq!([scored(&chosen), scored(&rejected)], [[false, false, false, true]; 2]);
+}
+
+#[test]
+fn rows_that_are_no_pairs_are_refused() {
+    for (row, fault) in [
+        (
+            r#"{"prompt": "q", "completion": "a"}"#,
+            "wanted chosen and rejected, found the fields prompt, completion",
+        ),
+        (r#"{"prompt": "q", "chosen": "a", "rejected": "a"}"#, "found chosen equal to rejected"),
+        (r#"{"prompt": "q", "chosen": "a", "rejected": ""}"#, "rejected: turn 2 (assistant): wanted a text"),
+        (r#"{"chosen": "a", "rejected": "b"}"#, "texts need the field prompt"),
+        (
+            r#"{"chosen": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}],
+                "rejected": [{"role": "user", "content": "r"}, {"role": "assistant", "content": "a"}]}"#,
+            "found different first turns",
+        ),
+        (
+            r#"{"chosen": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}],
+                "rejected": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}, {"role": "user", "content": "r"},
+                             {"role": "assistant", "content": "b"}]}"#,
+            "chosen: wanted an answer that is scored",
+        ),
+        (r#"{"prompt": 1, "chosen": "a", "rejected": "b"}"#, "prompt: wanted a text, found a number"),
+        ("[]", "wanted a JSON object"),
+    ] {
+        let e = pair(row).unwrap_err();
+        assert!(e.contains(fault), "{row}: {e}");
+    }
 }

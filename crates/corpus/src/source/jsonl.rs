@@ -12,7 +12,6 @@ use super::folder::FileEntry;
 use super::json_line::{Parsed, parse};
 use super::location::SourceLocation;
 use super::{FieldNames, MORSEL_BYTES, compressed, repair_json, row_lines};
-use crate::chats;
 use crate::error::{Error, Result};
 use arrow_array::RecordBatch;
 use bessemer_documents::{HEAD_BYTES, Origin, RowBuilder};
@@ -51,7 +50,7 @@ pub(super) fn open(
     // JSON escapes take up to six bytes for one, and other fields take their share.
     let max_line = (max_bytes as usize).saturating_mul(8).clamp(16 << 20, 512 << 20);
     // Each row of chats is checked by itself.
-    let checked = if fields.are_chats { 0 } else { place.checked() };
+    let checked = if fields.chat_text.is_some() { 0 } else { place.checked() };
     for file in files.iter().take(checked) {
         check_field(file, &fields, max_line)?;
     }
@@ -217,8 +216,8 @@ fn rows(
             );
             continue;
         }
-        if fields.are_chats {
-            match chats::text_of_row(line) {
+        if let Some(chat_text) = fields.chat_text {
+            match chat_text(line) {
                 Ok(text) => {
                     origin.bytes = text.len() as u64;
                     rows.push(&origin, text.as_bytes());

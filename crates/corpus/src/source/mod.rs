@@ -49,6 +49,9 @@ pub(crate) fn max_page_bytes(max_bytes: u64) -> u64 {
     max_bytes.saturating_mul(16).clamp(1 << 20, 64 << 20)
 }
 
+/// The text of a row of chats.
+pub(crate) type ChatText = fn(&[u8]) -> std::result::Result<String, String>;
+
 /// Names of the fields of a document in JSON lines, and of the columns in Parquet.
 #[derive(Debug, Clone)]
 pub(crate) struct FieldNames {
@@ -64,8 +67,8 @@ pub(crate) struct FieldNames {
     pub(crate) embedding: String,
     /// How the turns of a chat become text.
     pub(crate) dialogue: DialogueConfig,
-    /// Rows are chats to train on ([`crate::chats`]).
-    pub(crate) are_chats: bool,
+    /// How rows of chats to train on become texts ([`crate::chats`]); none: rows are no chats.
+    pub(crate) chat_text: Option<ChatText>,
 }
 
 /// Where documents come from: a source of rows that says what it consists of.

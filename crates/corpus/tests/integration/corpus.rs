@@ -613,7 +613,7 @@ impl bessemer_corpus::DocumentEncoder for Answers {
         format!("answers {}", self.version)
     }
 
-    fn encode(&self, text: &str) -> std::result::Result<Option<bessemer_corpus::EncodedDocument>, String> {
+    fn encode(&self, text: &str) -> std::result::Result<Vec<bessemer_corpus::EncodedDocument>, String> {
         let (mut tokens, mut scored) = (Vec::new(), Vec::new());
         for line in text.split_inclusive('\n') {
             let (question, answer) =
@@ -624,7 +624,7 @@ impl bessemer_corpus::DocumentEncoder for Answers {
             scored.push(start..tokens.len());
         }
         let text_bytes = text.replace(':', "").len() as u64;
-        Ok(Some(bessemer_corpus::EncodedDocument { tokens, text_bytes, scored: Some(scored) }))
+        Ok(vec![bessemer_corpus::EncodedDocument { tokens, text_bytes, scored: Some(scored) }])
     }
 }
 

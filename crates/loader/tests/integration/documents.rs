@@ -9,7 +9,7 @@ use support::{counting_split, document_lengths};
 
 fn config(seq_len: usize, micro_batch: usize, bucketed: bool) -> DocumentConfig {
     let shorter = [1, 2, 3].map(|quarter| seq_len * quarter / 4).into();
-    DocumentConfig { seq_len, shorter, micro_batch, bucketed, separated: true }
+    DocumentConfig { seq_len, shorter, micro_batch, bucketed, separated: true, pairs: false }
 }
 
 fn batch(loader: &Loader, first: u64, n: usize) -> Batch {
@@ -162,4 +162,55 @@ fn other_lengths_are_another_order() {
     // What a step's memory is made of does not matter to padded documents.
     let other = DocumentConfig { shorter: vec![24], micro_batch: 8, ..config(48, 4, false) };
     assert!(padded.state(8).differences(&of(other).state(0)).is_empty());
+}
+
+/// Documents 2 i and 2 i + 1 are samples next to each other in every epoch, whatever the seed; each pair once.
+#[test]
+fn pairs_stay_together() {
+    let dir = tempfile::tempdir().unwrap();
+    let lengths: Vec<u64> = (0..42).map(|i| 2 + i * 7 % 15).collect();
+    let set = counting_split(dir.path(), &lengths, 90);
+    let begins: Vec<u64> = (0..42).map(|i| lengths[..i].iter().sum()).collect();
+    for (seed, shuffle) in [(1, true), (2, true), (1, false)] {
+        let config = DocumentConfig { pairs: true, separated: false, ..config(16, 4, false) };
+        let loader = Loader::of_documents(set.clone(), config, seed, shuffle).unwrap();
+        assert_eq!(loader.samples_per_epoch(), 42);
+        let mut seen = BTreeMap::new();
+        for first in (42..84).step_by(2) {
+            let batch = batch(&loader, first, 2);
+            let document = loader.document_of(first).unwrap();
+            assert_eq!((document % 2, loader.document_of(first + 1)), (0, Some(document + 1)));
+            let tokens: Vec<u64> = batch.samples.iter().map(|sample| sample.token).collect();
+            assert_eq!(
+                tokens,
+                begins[document as usize..][..2],
+                "the batch is of the documents that were named"
+            );
+            *seen.entry(document).or_insert(0) += 1;
+        }
+        assert!(seen.len() == 21 && seen.values().all(|times| *times == 1));
+        assert!(seen.keys().copied().eq((0..42).step_by(2)));
+    }
+    let plain = Loader::of_documents(set.clone(), config(16, 4, false), 1, true).unwrap();
+    assert_eq!(plain.document_of(0), None);
+}
+
+#[test]
+fn documents_that_are_no_pairs_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let pairs = |lengths: &[u64], micro_batch| {
+        let set = counting_split(&dir.path().join(format!("{}-{micro_batch}", lengths.len())), lengths, 90);
+        let config = DocumentConfig { pairs: true, separated: false, ..config(16, micro_batch, false) };
+        Loader::of_documents(set, config, 1, true).map(|_| ()).map_err(|e| e.to_string())
+    };
+    assert_eq!(pairs(&[5, 6, 17, 3], 2), Ok(()));
+    for (lengths, micro_batch, found) in [
+        (&[5, 6, 7][..], 2, "3 documents that give 3 samples"),
+        (&[5, 6, 7, 1, 5, 5], 2, "6 documents that give 5 samples"),
+        (&[5, 60, 7, 8, 5, 5, 5, 5], 2, "8 documents that give 11 samples"),
+        (&[5, 6, 7, 8, 5, 5, 5, 5, 5, 5], 3, "in micro-batches of 3"),
+    ] {
+        let e = pairs(lengths, micro_batch).unwrap_err();
+        assert!(e.contains(found) && e.contains("wanted pairs of documents"), "{lengths:?}: {e}");
+    }
 }

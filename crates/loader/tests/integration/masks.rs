@@ -86,7 +86,7 @@ proptest! {
         prop_assume!(lengths.iter().sum::<u64>() > 400 && lengths.iter().filter(|length| **length > 1).count() > 4);
         let (_dirs, sets) = splits(&lengths);
         let shorter = vec![seq_len / 4, seq_len / 2];
-        let config = DocumentConfig { seq_len, shorter, micro_batch: 3, bucketed, separated };
+        let config = DocumentConfig { seq_len, shorter, micro_batch: 3, bucketed, separated, pairs: false };
         let [whole, with] = sets.map(|set| Loader::of_documents(set, config.clone(), seed, shuffle).unwrap());
         assert_eq!(whole.samples_per_epoch(), with.samples_per_epoch());
         compare(&whole, &with, 3 * number, 3);
@@ -176,8 +176,14 @@ fn splits_without_a_scored_target_are_refused() {
     let lengths = document_lengths(600);
     // The first token of a split is no target of a window.
     let set = masked_split(dir.path(), &lengths, 1 << 20, &|token| token == 0);
-    let config =
-        DocumentConfig { seq_len: 16, shorter: Vec::new(), micro_batch: 2, bucketed: false, separated: true };
+    let config = DocumentConfig {
+        seq_len: 16,
+        shorter: Vec::new(),
+        micro_batch: 2,
+        bucketed: false,
+        separated: true,
+        pairs: false,
+    };
     for error in [
         Loader::new(set.clone(), 16, 1, true).unwrap_err(),
         Loader::of_documents(set.clone(), config, 1, true).unwrap_err(),

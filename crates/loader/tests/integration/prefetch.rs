@@ -238,8 +238,14 @@ fn a_panic_of_a_preparation_thread_does_not_hang_the_step() {
 #[test]
 fn lengths_of_documents_come_from_the_ring() {
     let (_dir, windows) = loader();
-    let config =
-        DocumentConfig { seq_len: 16, shorter: vec![4, 8], micro_batch: 4, bucketed: true, separated: true };
+    let config = DocumentConfig {
+        seq_len: 16,
+        shorter: vec![4, 8],
+        micro_batch: 4,
+        bucketed: true,
+        separated: true,
+        pairs: false,
+    };
     let loader = Loader::of_documents(windows.shards().clone(), config, 5, true).unwrap();
     let reader = Arc::new(slow(&loader));
     let mut prefetcher = Prefetcher::new(reader.clone(), of(6, 2), SHAPE).unwrap();

@@ -10,6 +10,14 @@ use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+/// Settings that pairs of answers need besides `train.preferences`.
+macro_rules! pairs {
+    () => {
+        "corpus.chats.pairs=true corpus.chats.template=chatml corpus.source=jsonl corpus.path=a.jsonl tokenizer.file=t.json \
+         train.lengths=padded train.init.from=runs/a"
+    };
+}
+
 /// The list stands between these lines of the page.
 const BEGIN: &str = "<!-- keys: begin. Made from the schema by crates/recipe/tests/integration/docs.rs; do not edit by hand. -->";
 const END: &str = "<!-- keys: end -->";
@@ -548,6 +556,18 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
         "0 to 2^40; with `from`",
         &["0", "1099511627776 train.teacher.from=runs/a"],
         &["1099511627777 train.teacher.from=runs/a", "100"],
+    ),
+    (
+        "train.preferences.beta",
+        "0 to 100; above 0 with `corpus.chats.pairs`",
+        &["0", concat!("100 ", pairs!())],
+        &["-0.1", concat!("101 ", pairs!()), "0.1"],
+    ),
+    (
+        "train.preferences.label_smoothing",
+        "0 to 0.499; with `beta`",
+        &["0", concat!("0.499 train.preferences.beta=0.1 ", pairs!())],
+        &[concat!("0.5 train.preferences.beta=0.1 ", pairs!()), "0.1"],
     ),
     (
         "train.spike_action",

@@ -40,6 +40,30 @@ const LOADS: [(&str, &str, &str); 5] = [
     ),
 ];
 
+/// Pairs of answers: name in the record, heading, note.
+const PAIRS: [(&str, &str, &str); 4] = [
+    (
+        "accuracy",
+        "Accuracy on pairs",
+        "Share of the pairs of a step whose chosen answer has become the more probable one, relative to the reference.",
+    ),
+    (
+        "margin",
+        "Margin of pairs",
+        "Reward of the chosen answer less that of the rejected one, mean over the pairs of a step.",
+    ),
+    (
+        "chosen",
+        "Reward of chosen answers",
+        "beta times the growth of their log-probability since the reference.",
+    ),
+    (
+        "rejected",
+        "Reward of rejected answers",
+        "beta times the growth of their log-probability since the reference.",
+    ),
+];
+
 /// Loss and bits per byte.
 pub(crate) fn loss(facts: &Facts<'_>, experts: &ExpertLoads) -> String {
     let mut figures = Vec::new();
@@ -78,7 +102,10 @@ pub(crate) fn loss(facts: &Facts<'_>, experts: &ExpertLoads) -> String {
     let loads = LOADS.into_iter().filter_map(|(name, heading, note)| {
         curve(facts, heading, note, Scale::Linear, true, true, |s| s.experts.get(name).copied())
     });
-    figures.extend(losses.chain(loads).chain(loads::figure_of(experts)).chain(lr).chain(norm));
+    let pairs = PAIRS.into_iter().filter_map(|(name, heading, note)| {
+        curve(facts, heading, note, Scale::Linear, false, true, |s| s.preferences.get(name).copied())
+    });
+    figures.extend(losses.chain(pairs).chain(loads).chain(loads::figure_of(experts)).chain(lr).chain(norm));
     section("curves", "Training", &grid(&figures))
 }
 

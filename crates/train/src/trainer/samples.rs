@@ -2,10 +2,11 @@
 
 use crate::TrainError;
 use crate::evaluation::InBubbles;
+use crate::preferences::PairWeights;
 use crate::skipped::SkippedSamples;
 use crate::state::TrainState;
 use bessemer_loader::{
-    BatchRequest, BatchRequests, LoadError, Loader, PrefetchShape, Prefetcher, TargetCounts,
+    Batch, BatchRequest, BatchRequests, LoadError, Loader, PrefetchShape, Prefetcher, TargetCounts,
 };
 use bessemer_parallel::{BatchSource, ParallelError, Plan, Worker};
 use bessemer_recipe::BatchPlan;
@@ -22,6 +23,8 @@ pub(super) struct StepPlace {
     sequences_per_step: u64,
     /// Micro-batches of a step.
     micro_batches: usize,
+    /// Sequences of a rank in a step.
+    sequences_per_rank: u64,
     /// First sequence of this rank within a step.
     first: u64,
     /// Sequences of a micro-batch.
@@ -41,11 +44,22 @@ pub(super) struct StepTargets {
 }
 
 /// The ring of prepared batches of a rank. Chunks of a rank that are stages of one pipeline request a micro-batch one after the
-/// other; those between are as many as the pipeline has ranks, or twice as many.
-pub(super) fn prefetch_shape(plan: &BatchPlan, layout: &Plan, program: &Program) -> PrefetchShape {
+/// other; those between are as many as the pipeline has ranks, or twice as many. A step on pairs requests each micro-batch twice.
+pub(super) fn prefetch_shape(
+    plan: &BatchPlan,
+    layout: &Plan,
+    program: &Program,
+    pairs: bool,
+) -> PrefetchShape {
     let pipeline = layout.pipeline();
     let chunks = (0..pipeline).map(|rank| program.chunks(rank)).max().unwrap_or(1);
-    let kept = if chunks > 1 { (2 * pipeline).min(plan.accumulation as usize) } else { 1 };
+    let kept = if pairs {
+        plan.accumulation as usize
+    } else if chunks > 1 {
+        (2 * pipeline).min(plan.accumulation as usize)
+    } else {
+        1
+    };
     PrefetchShape { sequences: plan.micro_batch as usize, seq_len: plan.seq_len as usize, kept }
 }
 
@@ -55,6 +69,7 @@ impl StepPlace {
             consumed: state.loader.samples,
             sequences_per_step: plan.sequences_per_step,
             micro_batches: plan.accumulation as usize,
+            sequences_per_rank: plan.sequences_per_rank,
             first: worker.plan().data_index(worker.coord()) as u64 * plan.sequences_per_rank,
             sequences: plan.micro_batch as usize,
             seed,
@@ -74,6 +89,21 @@ impl StepPlace {
         let (update, first_sequence) = self.locate(micro);
         let first = self.consumed + update * self.sequences_per_step + first_sequence;
         BatchRequest { first, sequences: self.sequences }
+    }
+
+    /// Samples of a micro-batch of a data-parallel rank.
+    pub(super) fn request_of(&self, rank: usize, micro: usize) -> BatchRequest {
+        StepPlace { first: rank as u64 * self.sequences_per_rank, ..*self }.request(micro)
+    }
+
+    /// Micro-batches of a step.
+    pub(super) fn micro_batches(&self) -> usize {
+        self.micro_batches
+    }
+
+    /// Sequences of a step, over all ranks.
+    pub(super) fn sequences_of_step(&self) -> u64 {
+        self.sequences_per_step
     }
 
     /// Samples of this rank's micro-batches in this step and those after it, `steps` steps in all.
@@ -103,6 +133,8 @@ pub(super) struct Samples<'a> {
     failed: Option<LoadError>,
     /// Batches that are evaluated in the step's bubbles.
     evaluation: Option<InBubbles<'a>>,
+    /// Weights of the tokens, where the step trains on pairs.
+    pub(super) weights: Option<&'a PairWeights>,
 }
 
 impl<'a> Samples<'a> {
@@ -117,12 +149,34 @@ impl<'a> Samples<'a> {
         skipped: &SkippedSamples,
     ) -> Samples<'a> {
         batches.begin(place.request(0), || place.requests(steps, skipped.clone()));
-        Samples { loader, batches, place, targets, seconds: targets.seconds, failed: None, evaluation: None }
+        let seconds = targets.seconds;
+        Samples { loader, batches, place, targets, seconds, failed: None, evaluation: None, weights: None }
     }
 
     /// Adds the batches that the step evaluates in its bubbles.
     pub(super) fn evaluating(self, evaluation: Option<InBubbles<'a>>) -> Samples<'a> {
         Samples { evaluation, ..self }
+    }
+
+    pub(super) fn loader(&self) -> &'a Loader {
+        self.loader
+    }
+
+    pub(super) fn place(&self) -> StepPlace {
+        self.place
+    }
+
+    /// Scored targets of the first step, over all ranks.
+    pub(super) fn scored(&self) -> u64 {
+        self.targets.counts.first().map_or(0, |counts| counts.scored)
+    }
+
+    /// A micro-batch of this rank.
+    pub(super) fn batch(&mut self, micro: usize) -> Result<&Batch, LoadError> {
+        let fetch = Instant::now();
+        let batch = self.batches.get(self.place.request(micro))?;
+        self.seconds += fetch.elapsed().as_secs_f64();
+        Ok(batch)
     }
 
     /// Seconds that the passes waited for data, or the error of the data.
@@ -164,6 +218,10 @@ impl BatchSource for Samples<'_> {
     fn scored_share(&self, micro: usize) -> f64 {
         let (update, _) = self.place.locate(micro);
         self.targets.counts.get(update as usize).map_or(1.0, TargetCounts::scored_share)
+    }
+
+    fn target_weights(&self, micro: usize) -> Option<&[f32]> {
+        self.weights.and_then(|weights| weights.of(micro))
     }
 
     fn length(&mut self, micro: usize) -> Result<Option<usize>, ParallelError> {

@@ -1,9 +1,11 @@
 //! One optimizer step, checked for a spike before its update, and its record.
 
 use super::Trainer;
+use super::preferring::Preferences;
 use super::samples::{Samples, StepPlace};
 use crate::TrainError;
 use crate::observer::Observer;
+use crate::preferences::PairSums;
 use crate::runner::Passes;
 use bessemer_filling::RankFill;
 use bessemer_loader::TargetCounts;
@@ -47,12 +49,21 @@ impl Trainer {
         let targets = &self.targets;
         let mut samples = Samples::new(&self.loader, &mut self.batches, place, targets, left, &self.skipped)
             .evaluating(evaluation);
+        if let Some(preferences) = &mut self.preferences {
+            samples.weigh_pairs(preferences, &mut self.runner, &mut *self.backend)?;
+            samples.weights = Some(&preferences.weights);
+        }
         let (sums, step) = (&self.integrity.sums, self.state.step);
         sums.switch(self.integrity.sums_are_due(step).then_some(step));
         let passes = self.runner.passes(&mut *self.backend, &mut samples);
         sums.switch(None);
         let seconds = samples.seconds()?;
-        Ok((passes?, seconds))
+        let mut passes = passes?;
+        if let Some(Preferences { weights, .. }) = &self.preferences {
+            let PairSums { loss, pairs, .. } = weights.sums;
+            passes.loss = LossSum { nats: loss, scored: pairs, ..LossSum::default() };
+        }
+        Ok((passes, seconds))
     }
 
     /// One optimizer step; nothing to record if it was gone back from.
@@ -163,7 +174,8 @@ impl Trainer {
         let (data_bytes, data_hit_share) = self.take_data_reads();
         let cost = StepCost { seconds, data_seconds, data_bytes, data_hit_share };
         let record = self.record(sum, counts, numbers, cost, observer);
-        Ok(Some(Step { loss_scale, experts, ..record }))
+        let preferences = self.preferences.as_ref().map(|preferences| preferences.weights.sums.means());
+        Ok(Some(Step { loss_scale, experts, preferences: preferences.unwrap_or_default(), ..record }))
     }
 
     /// Bytes that this process has read from the training split since the last call, and the share of the requested bytes that was in its
@@ -206,6 +218,7 @@ impl Trainer {
             loss: sum.mean(),
             losses: losses.iter().enumerate().filter_map(term).collect(),
             experts: BTreeMap::new(),
+            preferences: BTreeMap::new(),
             lr,
             grad_norm,
             loss_scale: None,
@@ -216,7 +229,7 @@ impl Trainer {
             data_seconds: Some(data_seconds),
             data_bytes: Some(data_bytes),
             data_hit_share,
-            scored: masked.then_some(sum.scored),
+            scored: masked.then_some(counts.scored),
             unscored_samples: masked.then_some(counts.unscored_samples),
             eta_s: Some(left as f64 * self.pace),
         }

@@ -20,6 +20,7 @@ mod memory_copies;
 mod mixture;
 mod place;
 mod power_cuts;
+mod preferences;
 mod prefetch;
 mod ranks;
 mod reading;

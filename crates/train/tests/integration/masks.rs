@@ -372,6 +372,7 @@ fn tuned(sequences: usize, mean: Mean) -> (Vec<f64>, f64) {
         micro_batch: sequences,
         bucketed: false,
         separated: false,
+        pairs: false,
     };
     let loader = Loader::of_documents(set, config, 1, false).unwrap();
     let model = Model {

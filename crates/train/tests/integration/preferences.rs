@@ -1,0 +1,220 @@
+//! Runs on pairs of answers (`train.preferences`): layouts, resuming, the stored reference, evaluation of held-out pairs, refusals.
+
+use crate::place::recipe;
+use crate::run::{Run, Watch, cpu};
+use bessemer_checkpoint::Latest;
+use bessemer_recipe::Recipe;
+use bessemer_runlog::{Eval, Record, Step, Task};
+use bessemer_shards::{ShardSet, ShardSetWriter, SplitMeta};
+use bessemer_train::{OtherCheckpoints, TrainError, Trainer, checkpoints};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+const REFERENCE: &str = "reference.nll";
+
+const BASE: [&str; 12] = [
+    "corpus.source=jsonl",
+    "corpus.path=pairs.jsonl",
+    "tokenizer.file=tokenizer.json",
+    "train.init.from=there",
+    "train.preferences.beta=0.3",
+    "corpus.chats.pairs=true",
+    "train.lengths=padded",
+    "train.micro_batch=2",
+    "train.steps=8",
+    "optim.lr=3e-3",
+    "eval.every_steps=4",
+    "save.every_steps=4",
+];
+
+fn with(sets: &[&str]) -> Recipe {
+    recipe(&[&BASE[..], sets].concat())
+}
+
+/// Pairs of answers to short questions: the chosen one names a place, the rejected one another.
+fn split(run: &Run, name: &str, pairs: u128) -> Arc<ShardSet> {
+    let meta = SplitMeta {
+        split: name.into(),
+        vocab_size: run.tokenizer.vocab_size() as u32,
+        tokenizer: run.tokenizer.fingerprint().parse().unwrap(),
+    };
+    let shards = run.dir.join("pairs");
+    let mut writer = ShardSetWriter::create(&shards, meta, 1 << 20).unwrap();
+    for i in 0..pairs {
+        let question = ["cat ", "the dog ", "a "][i as usize % 3];
+        let rejected = &"on the moon"[..3 + i as usize * 5 % 6];
+        for answer in ["mat.", rejected] {
+            let tokens = run.tokenizer.encode(format!("{question}{answer}").as_bytes()).unwrap();
+            let scored = [question.len()..tokens.len()];
+            writer.push_scored(i.to_le_bytes(), tokens.len() as u64, &tokens, &scored).unwrap();
+        }
+    }
+    writer.finish().unwrap();
+    Arc::new(ShardSet::open(&shards, name).unwrap())
+}
+
+/// A run directory with pairs.
+fn run() -> Run {
+    let mut run = Run::new(false);
+    run.train = split(&run, "train", 51);
+    run.validation = split(&run, "validation", 7);
+    run
+}
+
+/// A trained model to begin with.
+fn base() -> Run {
+    let base = Run::new(false);
+    base.train(&recipe(&["train.steps=12", "save.every_steps=12"]), 1, None);
+    base
+}
+
+/// One session on some ranks, as the first rank records it.
+fn session(
+    run: &Run,
+    recipe: &Recipe,
+    ranks: usize,
+    stop_after: Option<u64>,
+    base: Option<&Run>,
+) -> Result<Vec<Record>, TrainError> {
+    let open = || match base {
+        Some(base) => Ok(Latest { loaded: checkpoints(&base.dir).load_lazily(12)?, skipped: Vec::new() }),
+        None => Err(TrainError::Recipe("the base is opened again".into())),
+    };
+    let flag = [AtomicBool::new(false)];
+    let mut all = run.on_ranks(ranks, &|_, world| {
+        let mut watch = Watch { records: Vec::new(), stop_after, stop: &flag, after: &|_| () };
+        let others = OtherCheckpoints { initial: Some(&open), ..Default::default() };
+        let mut trainer = Trainer::on_rank_from(run.input(recipe), cpu(), Box::new(world), others)?;
+        trainer.run(&mut watch, &flag[0])?;
+        Ok(watch.records)
+    });
+    all.swap_remove(0)
+}
+
+fn steps(records: &[Record]) -> Vec<&Step> {
+    records.iter().filter_map(|r| if let Record::Step(s) = r { Some(s) } else { None }).collect()
+}
+
+fn evals(records: &[Record]) -> Vec<(&Eval, &Task)> {
+    let evals = records.iter().filter_map(|r| if let Record::Eval(e) = r { Some(e) } else { None });
+    evals.zip(records.iter().filter_map(|r| if let Record::Task(t) = r { Some(t) } else { None })).collect()
+}
+
+/// Loss, gradient norm and means over pairs of every step, and of every evaluation loss, accuracy and size.
+fn numbers(records: &[Record]) -> Vec<f64> {
+    let of_step = |s: &&Step| {
+        [&[s.loss, s.grad_norm][..], &s.preferences.values().copied().collect::<Vec<_>>()].concat()
+    };
+    let of_eval = |(e, t): &(&Eval, &Task)| {
+        vec![e.loss, e.perplexity, e.bits_per_byte, e.tokens_scored as f64, t.value, t.documents as f64]
+    };
+    steps(records).iter().flat_map(of_step).chain(evals(records).iter().flat_map(of_eval)).collect()
+}
+
+#[test]
+fn a_model_learns_what_is_preferred() {
+    let (base, run) = (base(), run());
+    let records = session(&run, &with(&[]), 1, None, Some(&base)).unwrap();
+    let steps = steps(&records);
+    let (first, last) = (&steps[0].preferences, &steps[7].preferences);
+    assert!((steps[0].loss - std::f64::consts::LN_2).abs() < 1e-12, "{}", steps[0].loss);
+    assert_eq!((first["accuracy"], first["margin"], first["chosen"]), (0.0, 0.0, 0.0));
+    assert!(last["accuracy"] > 0.9 && last["margin"] > 0.2 && steps[7].loss < 0.6, "{last:?}");
+    assert!((last["margin"] - (last["chosen"] - last["rejected"])).abs() < 1e-9);
+    let evals = evals(&records);
+    let (eval, task) = evals[0];
+    assert_eq!((eval.step, task.step, &*task.task, task.documents), (4, 4, "preferences", 7));
+    assert!(
+        eval.loss < std::f64::consts::LN_2 && task.value > 0.5 && eval.tokens_scored == 7 * 4,
+        "{eval:?}"
+    );
+}
+
+/// Weights are made of the losses of all ranks, by the same rule wherever a pair is.
+#[test]
+fn every_layout_has_the_losses_of_one_rank() {
+    let base = base();
+    let one = numbers(&session(&run(), &with(&[]), 1, None, Some(&base)).unwrap());
+    for (sets, ranks) in [
+        (&["train.micro_batch=4"][..], 1),
+        (&["parallel.data=ddp"], 2),
+        (&["parallel.data=zero3"], 2),
+        (&["parallel.tensor=2", "parallel.sequence=true"], 2),
+        (&["parallel.tensor=2", "parallel.data=zero1"], 4),
+        (&["parallel.pipeline=2", "parallel.schedule=1f1b"], 2),
+        (&["parallel.pipeline=2", "parallel.schedule=interleaved"], 2),
+        (&["parallel.pipeline=2", "parallel.schedule=1f1b", "parallel.data=ddp"], 4),
+        (&["train.recompute=full", "train.length_buckets=[4, 8, 12]"], 1),
+    ] {
+        let found = numbers(&session(&run(), &with(sets), ranks, None, Some(&base)).unwrap());
+        assert_eq!(found.len(), one.len(), "{sets:?}");
+        for (at, (found, one)) in found.iter().zip(&one).enumerate() {
+            assert!((found - one).abs() < 2e-5 * one.abs().max(0.1), "{sets:?}: number {at}: {found} {one}");
+        }
+    }
+}
+
+/// The reference is made once: a session that goes on reads it, and the base is not opened again.
+#[test]
+fn a_stopped_run_has_the_bits_of_one_that_was_not() {
+    let base = base();
+    let whole = numbers(&session(&run(), &with(&["train.steps=8"]), 1, None, Some(&base)).unwrap());
+    let stopped = run();
+    let mut records = session(&stopped, &with(&[]), 1, Some(3), Some(&base)).unwrap();
+    let stored = std::fs::read(stopped.dir.join(REFERENCE)).unwrap();
+    records.extend(session(&stopped, &with(&[]), 1, None, None).unwrap());
+    let bits = |numbers: Vec<f64>| numbers.into_iter().map(f64::to_bits).collect::<Vec<_>>();
+    assert_eq!(bits(numbers(&records)), bits(whole));
+    assert!(std::fs::read(stopped.dir.join(REFERENCE)).unwrap() == stored);
+}
+
+#[test]
+fn a_reference_that_is_not_that_of_the_run_is_refused() {
+    let base = base();
+    let run = run();
+    session(&run, &with(&[]), 1, Some(4), Some(&base)).unwrap();
+    let path = run.dir.join(REFERENCE);
+    let good = std::fs::read(&path).unwrap();
+    let mut flipped = good.clone();
+    *flipped.last_mut().unwrap() ^= 1;
+    let header = String::from_utf8_lossy(&good).lines().next().unwrap().replacen('1', "2", 1);
+    let other = [header.as_bytes(), &good[header.len()..]].concat();
+    for (bytes, found) in [
+        (Some(flipped), "a damaged file"),
+        (Some(good[..good.len() - 8].to_vec()), "a damaged file"),
+        (Some(b"{}\n".to_vec()), "another header"),
+        (Some(Vec::new()), "without a header"),
+        (Some(other), "for other shards"),
+        (None, "found "),
+    ] {
+        match bytes {
+            Some(bytes) => std::fs::write(&path, bytes).unwrap(),
+            None => std::fs::remove_file(&path).unwrap(),
+        }
+        let e = session(&run, &with(&[]), 1, None, None).unwrap_err().to_string();
+        assert!(
+            e.contains(REFERENCE) && e.contains(found) && e.contains("begin the run again"),
+            "{found}: {e}"
+        );
+    }
+    std::fs::write(&path, good).unwrap();
+    session(&run, &with(&[]), 1, None, None).unwrap();
+}
+
+#[test]
+fn what_does_not_fit_pairs_is_refused_before_the_first_step() {
+    let (base, run) = (base(), run());
+    for (sets, ranks, part) in [(
+        &["parallel.pipeline=2", "parallel.schedule=pipedream", "parallel.window=2", "eval.every_steps=0"][..],
+        2,
+        "asynchronous",
+    )] {
+        let e = session(&run, &with(sets), ranks, None, Some(&base)).unwrap_err().to_string();
+        assert!(e.contains("train.preferences") && e.contains(part), "{sets:?}: {e}");
+    }
+    // Shards that were made without pairs.
+    let mut text = Run::new(false);
+    text.validation = Arc::clone(&run.validation);
+    let e = session(&text, &with(&[]), 1, None, Some(&base)).unwrap_err().to_string();
+    assert!(e.contains("wanted pairs of documents") && e.contains("corpus.chats.pairs"), "{e}");
+}
