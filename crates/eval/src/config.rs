@@ -16,6 +16,9 @@ pub struct EvalConfig {
     pub max_tokens: u64,
     /// Score the whole validation split when training ends.
     pub at_end: bool,
+    /// Run directory on whose validation split the model is scored too, before the first step and with every evaluation: what a tuned model
+    /// forgets of the text that it was trained on before. Its tokenizer must be that of the run. Empty: none.
+    pub forgetting: String,
     /// Texts that the model continues, to be read by people.
     pub samples: SamplesConfig,
     /// Tasks that the model answers.
@@ -75,6 +78,7 @@ impl Default for EvalConfig {
             every_steps: 250,
             max_tokens: 1 << 17,
             at_end: true,
+            forgetting: String::new(),
             samples: SamplesConfig::default(),
             tasks: TasksConfig::default(),
             ngram: NgramConfig::default(),

@@ -113,6 +113,7 @@ impl Recipe {
         section("optim", self.precision_fits_optimizer());
         section("save", self.save.check().map_err(|e| e.to_string()));
         section("eval", self.eval.check());
+        section("eval", self.forgetting_fits());
         problems
     }
 
@@ -350,6 +351,17 @@ impl Recipe {
     /// Whether every document of the shards ends with the end-of-text token of a tokenizer that has one. Chats end as their template ends.
     pub fn separates_documents(&self) -> bool {
         self.corpus.chats.is_none()
+    }
+
+    /// Refuses another run's split in evaluations that pass the bubbles of steps: those are batches of one split.
+    fn forgetting_fits(&self) -> Result<(), String> {
+        match !self.eval.forgetting.is_empty() && self.parallel.fill != FillConfig::default() {
+            true => Err(format!(
+                "eval.forgetting = {:?} with parallel.fill = {}, which evaluates one split in bubbles: wanted one of the two",
+                self.eval.forgetting, self.parallel.fill
+            )),
+            false => Ok(()),
+        }
     }
 
     fn rewind_has_checkpoints(&self) -> Result<(), String> {

@@ -30,6 +30,8 @@ pub(crate) use bubbles::{Bubbles, InBubbles};
 /// Batches and programs of evaluation, made while planning.
 pub(crate) struct Evaluator {
     windows: Option<EvaluationWindows>,
+    /// Those of another run's validation split, and its name.
+    former: Option<(String, EvaluationWindows)>,
     byte_lengths: Vec<u32>,
     /// Writer of samples; on the first rank, if text is generated.
     writer: Option<Writer>,
@@ -101,18 +103,21 @@ fn stopped_on_root<T>(runner: &mut Runner, generated: Result<T, EvalError>) -> R
     }
 }
 
+fn component((name, report): (String, EvalReport)) -> EvalComponent {
+    EvalComponent {
+        name,
+        loss: report.loss,
+        bits_per_byte: report.bits_per_byte,
+        tokens_scored: report.tokens,
+    }
+}
+
 fn record(
     (step, tokens): (u64, u64),
     windows: &EvaluationWindows,
     (report, components): (EvalReport, Vec<(String, EvalReport)>),
     seconds: f64,
 ) -> Record {
-    let component = |(name, report): (String, EvalReport)| EvalComponent {
-        name,
-        loss: report.loss,
-        bits_per_byte: report.bits_per_byte,
-        tokens_scored: report.tokens,
-    };
     let record = Eval {
         step,
         tokens,
@@ -183,6 +188,16 @@ impl Evaluator {
             }
             None => None,
         };
+        let former = match &input.former {
+            Some((name, set)) => {
+                let seq_len = worker.decoder().shape().seq;
+                let windows =
+                    EvaluationWindows::new(Arc::clone(set), seq_len, input.tokenizer.end_of_text())?;
+                check_scored(&windows, config.max_tokens())?;
+                Some((name.clone(), windows.prefetching(input.recipe.loader.prefetch_config())))
+            }
+            None => None,
+        };
         let writer = match config.generates() && worker.rank() == 0 {
             true => Some(Writer::new(backend, worker, &input.recipe.train)?),
             false => None,
@@ -191,6 +206,7 @@ impl Evaluator {
         let tasks = PreparedTasks::new(&config.tasks, &input.tasks, &input.tokenizer, lengths)?;
         Ok(Evaluator {
             windows,
+            former,
             byte_lengths: input.tokenizer.byte_lengths(),
             writer,
             tasks,
@@ -220,6 +236,29 @@ impl Evaluator {
         });
         let scored = model.with_cause(scored)?;
         Ok(Some(record((step, tokens), windows, scored, begun.elapsed().as_secs_f64())))
+    }
+
+    /// Scores the validation split of another run, as [`Evaluator::score`] that of the run.
+    pub(crate) fn score_former(
+        &mut self,
+        backend: &mut dyn Backend,
+        runner: &mut Runner,
+        whole: bool,
+        (observer, stop): (&mut dyn Observer, &AtomicBool),
+    ) -> Result<Option<EvalComponent>, TrainError> {
+        let Some((name, windows)) = &self.former else { return Ok(None) };
+        let most = if whole { None } else { self.config.max_tokens() };
+        let mut model = RankLosses::new(runner, backend, Some(stop));
+        let scored = score_components(&mut model, windows, &self.byte_lengths, most, &mut |done, total| {
+            observer.progress(name, done, total);
+        });
+        let (report, _) = model.with_cause(scored)?;
+        Ok(Some(component((name.clone(), report))))
+    }
+
+    /// Whether the validation split of another run is scored too.
+    pub(crate) fn has_former(&self) -> bool {
+        self.former.is_some()
     }
 
     /// The scores of the recipe's tasks. All ranks call this; those with generated text are on the first rank alone.

@@ -27,6 +27,8 @@ pub struct TrainerInput {
     pub train: Arc<ShardSet>,
     /// Validation split, if there is one.
     pub validation: Option<Arc<ShardSet>>,
+    /// Validation split of another run, with the name under which its loss is recorded (`eval.forgetting`).
+    pub former: Option<(String, Arc<ShardSet>)>,
     /// Catalog in which the tasks of `eval.tasks` are found.
     pub tasks: Catalog,
     /// The run directory, opened once: metrics.jsonl and checkpoints/ are in it.

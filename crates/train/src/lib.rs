@@ -15,6 +15,7 @@
 
 mod error;
 mod evaluation;
+mod held_out;
 mod input;
 mod integrity;
 mod memory;

@@ -10,16 +10,9 @@
 //! A step first scores its pairs, then trains on them with these derivatives as weights of the tokens' gradients: one forward pass more than
 //! training on text, in every layout. Every rank has the losses of all, so that weights and means have the same bits on each.
 
-use crate::TrainError;
-use crate::runner::{RankLosses, Runner};
-use bessemer_loader::{Batch, DocumentConfig, Loader};
 use bessemer_parallel::{ParallelError, Plan};
 use bessemer_recipe::{PreferencesConfig, Recipe};
-use bessemer_runtime::TokenBatch;
-use bessemer_shards::ShardSet;
-use bessemer_tensor::Backend;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 /// Refuses preferences in layouts that update parameters while micro-batches are in flight.
 pub(crate) fn check_layout(recipe: &Recipe, plan: &Plan) -> Result<(), ParallelError> {
@@ -88,93 +81,6 @@ fn sigmoid(z: f64) -> f64 {
 /// log(1 + e^z).
 fn softplus(z: f64) -> f64 {
     z.max(0.0) + (-z.abs()).exp().ln_1p()
-}
-
-/// Pairs of a split in reading order, scored by all ranks together.
-pub(crate) struct PairScorer {
-    micro_batch: usize,
-    /// Losses of the tokens of a micro-batch of every data-parallel rank.
-    pub(crate) losses: Vec<f32>,
-    batch: Batch,
-}
-
-impl PairScorer {
-    pub(crate) fn new(runner: &Runner) -> PairScorer {
-        let shape = runner.worker.decoder().shape();
-        let losses = vec![0.0; shape.tokens() * runner.worker.plan().data_ranks()];
-        PairScorer { micro_batch: shape.sequences, losses, batch: Batch::new() }
-    }
-
-    /// Documents of a split as pairs, in reading order.
-    pub(crate) fn loader(
-        recipe: &Recipe,
-        set: &Arc<ShardSet>,
-        micro_batch: usize,
-    ) -> Result<Loader, TrainError> {
-        let config = DocumentConfig {
-            seq_len: recipe.train.seq_len as usize,
-            shorter: recipe.train.shorter_lengths().into_iter().map(|length| length as usize).collect(),
-            micro_batch,
-            bucketed: false,
-            separated: false,
-            pairs: true,
-        };
-        Ok(Loader::of_documents(Arc::clone(set), config, 0, false)?)
-    }
-
-    /// Scores a micro-batch of every data-parallel rank, this rank's being `batch`, and passes nll of each sequence, by the rank and its
-    /// place in the rank's micro-batch. `length`: tokens of a sequence of a rank's micro-batch. All ranks call this.
-    pub(crate) fn score(
-        losses: &mut [f32],
-        runner: &mut Runner,
-        backend: &mut dyn Backend,
-        batch: &Batch,
-        length: &dyn Fn(usize) -> Result<usize, TrainError>,
-        take: &mut dyn FnMut(usize, usize, f64),
-    ) -> Result<(), TrainError> {
-        let (plan, shape) = (runner.worker.plan(), runner.worker.decoder().shape());
-        let (ranks, mine) = (plan.data_ranks(), plan.data_index(runner.worker.coord()));
-        let here = mine * shape.tokens()..mine * shape.tokens() + batch.inputs.len();
-        let tokens = TokenBatch { ids: &batch.inputs, targets: &batch.targets, positions: None };
-        runner.evaluate(&mut *backend, &tokens, Some(&mut losses[here]))?;
-        RankLosses::new(runner, backend, None).gather(losses)?;
-        for (rank, of_rank) in losses.chunks(shape.tokens()).enumerate().take(ranks) {
-            // Targets that are not scored have the loss 0.
-            for (place, sequence) in of_rank.chunks(length(rank)?).take(shape.sequences).enumerate() {
-                take(rank, place, sequence.iter().map(|loss| f64::from(*loss)).sum());
-            }
-        }
-        Ok(())
-    }
-
-    /// nll of every document of a split, which `loader` reads in order. All ranks call this and have the same bits.
-    pub(crate) fn split(
-        &mut self,
-        runner: &mut Runner,
-        backend: &mut dyn Backend,
-        loader: &Loader,
-        documents: u64,
-        step: &mut dyn FnMut(&mut Runner, u64) -> Result<(), TrainError>,
-    ) -> Result<Vec<f64>, TrainError> {
-        let (ranks, mine) =
-            (runner.worker.plan().data_ranks(), runner.worker.plan().data_index(runner.worker.coord()));
-        let n = self.micro_batch;
-        let mut nll = Vec::with_capacity(documents as usize);
-        for first in (0..documents).step_by(n * ranks) {
-            step(runner, first)?;
-            // Behind the last document the order begins again: those scores are passed over.
-            let begin = |rank: usize| first + (rank * n) as u64;
-            loader.batch(begin(mine), n, &mut self.batch)?;
-            let length = |rank: usize| Ok(loader.padded_length(begin(rank), n)?);
-            let mut take = |rank: usize, place: usize, sum: f64| {
-                if begin(rank) + (place as u64) < documents {
-                    nll.push(sum);
-                }
-            };
-            PairScorer::score(&mut self.losses, runner, backend, &self.batch, &length, &mut take)?;
-        }
-        Ok(nll)
-    }
 }
 
 /// Weights of the tokens of a step's micro-batches, and the losses of its pairs.

@@ -1,13 +1,17 @@
 //! Preferences against TRL, on a model and pairs that formulas give.
 
 use super::*;
+use crate::held_out::DocumentScorer;
+use crate::runner::Runner;
 use bessemer_arch::{Model, named};
 use bessemer_kernels_cpu::{CpuBackend, CpuConfig};
+use bessemer_loader::{Batch, Loader};
 use bessemer_optim::OptimConfig;
 use bessemer_parallel::{BatchSource, Job};
-use bessemer_runtime::{ActivationConfig, Purpose, Shape, StepContext};
-use bessemer_shards::{ShardSetWriter, SplitMeta};
+use bessemer_runtime::{ActivationConfig, Purpose, Shape, StepContext, TokenBatch};
+use bessemer_shards::{ShardSet, ShardSetWriter, SplitMeta};
 use bessemer_units::ParamStorage;
+use std::sync::Arc;
 
 /// Losses of steps, the norm of the first gradient, and rewards in the last step, chosen and rejected (`golden/preferences/dpo.py`).
 const LOSSES: [f64; 20] = [
@@ -106,7 +110,7 @@ fn tuned(config: &PreferencesConfig, steps: u64) -> (Vec<f64>, Vec<BTreeMap<Stri
         },
         ..recipe
     };
-    let loader = PairScorer::loader(&recipe, &set, 2).unwrap();
+    let loader = DocumentScorer::loader(&recipe, &set, 2).unwrap();
     let optim = OptimConfig {
         beta1: 0.9,
         beta2: 0.999,
@@ -135,7 +139,7 @@ fn tuned(config: &PreferencesConfig, steps: u64) -> (Vec<f64>, Vec<BTreeMap<Stri
             .write_param(&mut backend, &param.spec.name, &value(&param.spec.name, param.spec.len()))
             .unwrap();
     }
-    let mut scorer = PairScorer::new(&runner);
+    let mut scorer = DocumentScorer::new(&runner);
     let mut score = |runner: &mut Runner, backend: &mut CpuBackend| {
         scorer.split(runner, backend, &loader, 6, &mut |_, _| Ok(())).unwrap()
     };

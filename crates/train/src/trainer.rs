@@ -1,6 +1,7 @@
 //! The training loop: steps, and around them records, evaluations, checkpoints and the handling of spikes.
 
 use crate::evaluation::{self, Evaluator};
+use crate::held_out::{DocumentScorer, HeldOut};
 use crate::input::TrainerInput;
 use crate::memory::activations;
 use crate::mixture::TrainingData;
@@ -113,7 +114,9 @@ pub struct Trainer {
     /// Targets of the steps that are being made.
     targets: StepTargets,
     evaluator: Evaluator,
-    /// Pairs, their reference and weights; `None` of a run on text.
+    /// Chats of the validation split; `None` of a run on text.
+    held_out: Option<(HeldOut, DocumentScorer)>,
+    /// Pairs, their reference and weights; `None` of a run on text or single chats.
     preferences: Option<Preferences>,
     saver: Saver,
     /// Chooses when to save, with `save.every = "auto"`.
@@ -203,7 +206,8 @@ impl Trainer {
         let tokens = input.train.token_count();
         let ranks = layout.data_ranks() as u64;
         let mut plan = recipe.batch(ranks, Some(tokens)).map_err(|e| wrong(&e))?;
-        for set in [Some(&input.train), input.validation.as_ref()].into_iter().flatten() {
+        let former = input.former.as_ref().map(|(_, set)| set);
+        for set in [Some(&input.train), input.validation.as_ref(), former].into_iter().flatten() {
             set.require(fingerprint(&input.tokenizer)?, input.tokenizer.vocab_size() as u32)?;
         }
         let separated = recipe.separates_documents() && tokenizer.end_of_text().is_some();
@@ -249,10 +253,8 @@ impl Trainer {
             recipe.loader.prefetch_config(),
             prefetch_shape(&plan, &layout, program, recipe.train.preferences.is_on()),
         );
-        let windows = match input.validation {
-            Some(_) => EvaluationWindows::prefetch_memory(shape.seq, prefetch),
-            None => 0,
-        };
+        let splits = u64::from(input.validation.is_some()) + u64::from(input.former.is_some());
+        let windows = splits * EvaluationWindows::prefetch_memory(shape.seq, prefetch);
         memory.add("loader", Bytes(prefetch.memory(ring).saturating_add(windows + loader.index_bytes())));
         let cache = recipe.loader.cache_config();
         cache.iter().for_each(|cache| memory.add("block cache", Bytes(input.train.cache_bytes(*cache))));
@@ -324,6 +326,11 @@ impl Trainer {
         let memory_tier = MemoryTier::set_up(worker, &input, peers, left, &mut warnings)?;
         let integrity = Integrity::set_up(worker, recipe, sums)?;
         let evaluator = Evaluator::new(&mut *backend, worker, &input, bubbles)?;
+        let held_out = match &input.validation {
+            Some(set) => HeldOut::of(&input.recipe, set, &input.tokenizer.byte_lengths())?,
+            None => None,
+        };
+        let held_out = held_out.map(|chats| (chats, DocumentScorer::new(&runner)));
         let preferences = Preferences::of(&input, &runner)?;
         let batches = Prefetcher::new(Arc::new(loader.clone()), prefetch, ring)?;
         let spikes = SpikeDetector::new(&recipe.train);
@@ -372,6 +379,7 @@ impl Trainer {
             skipped,
             targets: StepTargets::default(),
             evaluator,
+            held_out,
             preferences,
             saver,
             interval: None,
@@ -466,7 +474,10 @@ impl Trainer {
         }
         let save = self.input.recipe.save.clone();
         let eval = self.input.recipe.eval.clone();
-        let missing = self.missing_on_the_way()?;
+        let missing = match self.resumed.is_none() && self.state.step == 0 && self.evaluator.has_former() {
+            true => Missing { evaluation: true, ..Missing::default() },
+            false => self.missing_on_the_way()?,
+        };
         self.evaluate_on_the_way(missing, false, observer, stop)?;
         // Work that is spread over several steps is not saved: saving and stopping wait for its end.
         let mut save_is_due = false;
@@ -726,14 +737,20 @@ impl Trainer {
         stop: &AtomicBool,
     ) -> Result<(), TrainError> {
         let (at, begun) = ((self.state.step, self.state.tokens), Instant::now());
-        let records = match self.preferences {
-            Some(_) => self.evaluate_pairs(whole, observer, stop)?,
+        let records = match self.held_out {
+            Some(_) => self.evaluate_chats(whole, observer, stop)?,
             None => {
                 let all = (&mut *observer as &mut dyn Observer, stop);
                 let record = self.evaluator.score(&mut *self.backend, &mut self.runner, at, whole, all)?;
                 record.into_iter().collect::<Vec<_>>()
             }
         };
+        let mut records = records;
+        let all = (&mut *observer as &mut dyn Observer, stop);
+        let former = self.evaluator.score_former(&mut *self.backend, &mut self.runner, whole, all)?;
+        if let Some(Record::Eval(eval)) = records.first_mut() {
+            eval.components.extend(former);
+        }
         self.tracing.event("evaluation", begun, at.0);
         if let (Some(Record::Eval(eval)), false) = (records.first(), whole) {
             self.validation = Some((eval.step, eval.loss));

@@ -56,6 +56,7 @@ fn a_warm_step_asks_for_no_memory() {
             tokenizer,
             train,
             validation: None,
+            former: None,
             tasks: Default::default(),
             directory: bessemer_durable::ConfinedDir::open(dir.path()).unwrap(),
             memory_available: Bytes(1 << 30),

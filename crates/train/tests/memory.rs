@@ -267,6 +267,7 @@ fn heap_of_training(recipe: &Recipe, ranks: usize) -> u64 {
             tokenizer: Arc::clone(&tokenizer),
             train: Arc::clone(&train),
             validation: None,
+            former: None,
             tasks: Default::default(),
             directory: bessemer_durable::ConfinedDir::open(directory.path()).unwrap(),
             memory_available: Bytes(4 << 30),

@@ -171,6 +171,7 @@ impl Session {
                     .map_err(|e| Failure { message: format!("train.{key}.from: {}", e.message), ..e })?;
             }
         }
+        self.former()?;
         if !self.recipe.save.upload.is_empty() {
             remote(&self.recipe.save.upload)?;
         }
@@ -178,6 +179,20 @@ impl Session {
         console.detail(&format!("memory: {} may be taken, bounded by {bound}", Bytes(bytes)));
         let here = Bytes(bytes / job.local() as u64 * job.here as u64);
         Ok(bessemer_train::refuse_what_cannot_fit(&self.recipe, job.ranks, &self.beside(&bound), here)?)
+    }
+
+    /// The validation split of the run that `eval.forgetting` names.
+    fn former(&self) -> Result<Option<(String, Arc<ShardSet>)>, Failure> {
+        let name = &self.recipe.eval.forgetting;
+        if name.is_empty() {
+            return Ok(None);
+        }
+        let set = ShardSet::open(RunDir::new(name).shards(), "validation").map_err(|e| {
+            Failure::new(format!(
+                "eval.forgetting = {name:?}: wanted a run directory with the shards of a validation split: {e}"
+            ))
+        })?;
+        Ok(Some((name.clone(), Arc::new(set))))
     }
 
     /// The ranks of this process train to the end or to a stop, and evaluate.
@@ -192,12 +207,14 @@ impl Session {
             false => None,
         };
         let memory = Bytes(machine::available_memory().0 / job.local() as u64);
+        let former = self.former()?;
         let input = || TrainerInput {
             recipe: self.recipe.clone(),
             recipe_text: self.recipe_text.clone(),
             tokenizer: Arc::clone(&tokenizer),
             train: Arc::clone(&train),
             validation: validation.clone(),
+            former: former.clone(),
             tasks: Catalog { parquet: Some(parquet_rows), ..Catalog::default() },
             directory: directory.clone(),
             memory_available: memory,

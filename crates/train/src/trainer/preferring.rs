@@ -1,20 +1,19 @@
-//! Preferences of a run: the reference, made before the first step and stored, the weights of a step, and the evaluation of held-out pairs.
+//! Preferences of a run: the reference, made before the first step and stored, and the weights of a step; the evaluation of held-out chats.
 
 use super::Trainer;
 use super::samples::Samples;
 use crate::TrainError;
+use crate::held_out::{DocumentScorer, stopped};
 use crate::input::TrainerInput;
 use crate::observer::Observer;
-use crate::preferences::{PairScorer, PairSums, PairWeights};
+use crate::preferences::{PairSums, PairWeights};
 use crate::runner::Runner;
-use bessemer_eval::EvalError;
-use bessemer_loader::{Batch, IGNORED, Loader};
 use bessemer_memory_checkpoint::stable_hash;
 use bessemer_recipe::PreferencesConfig;
 use bessemer_runlog::{Eval, Record, Task};
 use bessemer_tensor::Backend;
 use serde::{Deserialize, Serialize};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 /// File in the run directory: a line of JSON ([`ReferenceHeader`]), then nll of every document of both splits, f64 little-endian.
@@ -49,11 +48,9 @@ impl ReferenceHeader {
 /// What a run on pairs has besides a trainer's.
 pub(super) struct Preferences {
     config: PreferencesConfig,
-    scorer: PairScorer,
+    scorer: DocumentScorer,
     /// nll under the reference of the documents of the training split and of the validation split; empty until they are made or read.
     reference: [Vec<f64>; 2],
-    /// Pairs of the validation split, and of each chosen answer the scored tokens and their bytes.
-    held_out: Option<(Loader, Vec<[u64; 2]>)>,
     pub(super) weights: PairWeights,
 }
 
@@ -64,20 +61,10 @@ impl Preferences {
         if !recipe.train.preferences.is_on() {
             return Ok(None);
         }
-        let held_out = match &input.validation {
-            Some(set) => {
-                // One after the other, whatever the micro-batches: two are the smallest.
-                let loader = PairScorer::loader(recipe, set, 2)?;
-                let sizes = chosen_sizes(&loader, set.document_count(), &input.tokenizer.byte_lengths())?;
-                Some((loader, sizes))
-            }
-            None => None,
-        };
         Ok(Some(Preferences {
             config: recipe.train.preferences.clone(),
-            scorer: PairScorer::new(runner),
+            scorer: DocumentScorer::new(runner),
             reference: Default::default(),
-            held_out,
             weights: PairWeights::default(),
         }))
     }
@@ -86,18 +73,6 @@ impl Preferences {
 /// The pair whose chosen answer is this document.
 fn pair_of(nll: &[f64], chosen: u64) -> [f64; 2] {
     [nll[chosen as usize], nll[chosen as usize + 1]]
-}
-
-/// Scored tokens and their bytes of each chosen answer of a split.
-fn chosen_sizes(loader: &Loader, documents: u64, byte_lengths: &[u32]) -> Result<Vec<[u64; 2]>, TrainError> {
-    let mut batch = Batch::new();
-    let of_pair = |first: u64| {
-        loader.batch(first, 1, &mut batch)?;
-        let scored = batch.targets.iter().filter(|target| **target != IGNORED);
-        let bytes = |target: &u32| byte_lengths.get(*target as usize).map_or(0, |bytes| u64::from(*bytes));
-        Ok(scored.fold([0, 0], |[tokens, all], target| [tokens + 1, all + bytes(target)]))
-    };
-    (0..documents).step_by(2).map(of_pair).collect()
 }
 
 impl Samples<'_> {
@@ -138,7 +113,7 @@ impl Samples<'_> {
                 let place = (rank == mine).then_some((micro, at - 1, here));
                 weights.add(config, ([chosen, nll], reference), place, share);
             };
-            PairScorer::score(&mut scorer.losses, runner, backend, batch, &length, &mut take)?;
+            DocumentScorer::score(&mut scorer.losses, runner, backend, batch, &length, &mut take)?;
             if let Some(sample) = unknown {
                 return Err(TrainError::Recipe(format!(
                     "sample {sample}: wanted a document of a pair, found another"
@@ -168,14 +143,11 @@ impl Trainer {
         let micro_batch = self.plan.micro_batch as usize;
         for (at, set) in [Some(&self.input.train), self.input.validation.as_ref()].into_iter().enumerate() {
             let Some(set) = set else { continue };
-            let (loader, documents) = (PairScorer::loader(recipe, set, micro_batch)?, set.document_count());
+            let (loader, documents) =
+                (DocumentScorer::loader(recipe, set, micro_batch)?, set.document_count());
             let mut step = |runner: &mut Runner, done: u64| {
                 observer.progress("reference", done, documents);
-                let asked = u64::from(stop.load(Ordering::Relaxed));
-                match runner.worker.or_over_ranks("stop scoring", asked)? {
-                    0 => Ok(()),
-                    _ => Err(EvalError::Stopped.into()),
-                }
+                stopped(runner, stop)
             };
             let (runner, backend) = (&mut self.runner, &mut *self.backend);
             preferences.reference[at] =
@@ -201,64 +173,65 @@ impl Trainer {
         Ok(())
     }
 
-    /// Scores held-out pairs: all of them, or about as many tokens as evaluation while training may take.
-    pub(super) fn evaluate_pairs(
+    /// Scores held-out chats, each by itself: all of them, or about as many tokens as evaluation while training may take.
+    pub(super) fn evaluate_chats(
         &mut self,
         whole: bool,
         observer: &mut dyn Observer,
         stop: &AtomicBool,
     ) -> Result<Vec<Record>, TrainError> {
         let (step, tokens, begun) = (self.state.step, self.state.tokens, Instant::now());
-        let (Some(preferences), Some(set)) = (&mut self.preferences, &self.input.validation) else {
+        let (Some((held_out, scorer)), Some(set)) = (&mut self.held_out, &self.input.validation) else {
             return Ok(Vec::new());
         };
-        let Some((loader, sizes)) = &preferences.held_out else { return Ok(Vec::new()) };
         let limit = self.input.recipe.eval.max_tokens().filter(|_| !whole);
-        let most =
-            limit.map_or(u64::MAX, |tokens| (tokens as f64 / (2.0 * loader.mean_tokens())).ceil() as u64);
-        let documents = set.document_count().min(most.max(1).saturating_mul(2));
-        let mut progress = |runner: &mut Runner, done: u64| {
-            observer.progress("validation", done, documents);
-            match runner.worker.or_over_ranks("stop evaluating", u64::from(stop.load(Ordering::Relaxed)))? {
-                0 => Ok(()),
-                _ => Err(EvalError::Stopped.into()),
-            }
-        };
-        let (runner, backend) = (&mut self.runner, &mut *self.backend);
-        let scored = preferences.scorer.split(runner, backend, loader, documents, &mut progress)?;
-        let (mut sums, mut size) = (PairSums::default(), [0, 0]);
-        for (pair, nll) in scored.as_chunks::<2>().0.iter().enumerate() {
-            sums.add(&preferences.config, *nll, pair_of(&preferences.reference[1], 2 * pair as u64));
-            size = [size[0] + sizes[pair][0], size[1] + sizes[pair][1]];
+        let ranks = (&mut self.runner, &mut *self.backend as &mut dyn Backend);
+        let mut progress = |done, all| observer.progress("validation", done, all);
+        let nll = held_out.score(scorer, ranks, limit, stop, &mut progress)?;
+        let (mut nats, mut scored, mut bytes) = (0.0, 0, 0);
+        // Of pairs the chosen answers.
+        let each = if self.preferences.is_some() { 2 } else { 1 };
+        for (nll, size) in nll.iter().zip(&held_out.sizes).step_by(each) {
+            (nats, scored, bytes) = (nats + nll, scored + size[0], bytes + size[1]);
         }
+        let pairs = self.preferences.as_ref().map(|preferences| {
+            let mut sums = PairSums::default();
+            for (pair, nll) in nll.as_chunks::<2>().0.iter().enumerate() {
+                sums.add(&preferences.config, *nll, pair_of(&preferences.reference[1], 2 * pair as u64));
+            }
+            sums
+        });
+        let mean = nats / scored as f64;
         let eval = Eval {
             step,
             tokens,
             split: set.split().into(),
-            loss: sums.loss / sums.pairs as f64,
-            perplexity: (sums.chosen_nats / size[0] as f64).exp(),
-            bits_per_byte: sums.chosen_nats / std::f64::consts::LN_2 / size[1] as f64,
-            tokens_scored: size[0],
-            bytes_scored: size[1],
+            loss: pairs.map_or(mean, |sums| sums.loss / sums.pairs as f64),
+            perplexity: mean.exp(),
+            bits_per_byte: nats / std::f64::consts::LN_2 / bytes as f64,
+            tokens_scored: scored,
+            bytes_scored: bytes,
             seconds: Some(begun.elapsed().as_secs_f64()),
             components: Vec::new(),
         };
-        let accuracy = sums.means().get("accuracy").copied().unwrap_or_default();
-        let stderr = (accuracy * (1.0 - accuracy) / sums.pairs as f64).sqrt();
-        let task = Task {
-            step,
-            tokens,
-            task: "preferences".into(),
-            metric: "accuracy".into(),
-            value: accuracy,
-            stderr: Some(stderr),
-            interval: None,
-            larger_is_better: true,
-            documents: sums.pairs,
-            signature: format!("preferences beta {}", preferences.config.beta),
-            worst: None,
-        };
-        Ok(vec![eval.into(), task.into()])
+        let task = pairs.zip(self.preferences.as_ref()).map(|(sums, preferences)| {
+            let accuracy = sums.means().get("accuracy").copied().unwrap_or_default();
+            Task {
+                step,
+                tokens,
+                task: "preferences".into(),
+                metric: "accuracy".into(),
+                value: accuracy,
+                stderr: Some((accuracy * (1.0 - accuracy) / sums.pairs as f64).sqrt()),
+                interval: None,
+                larger_is_better: true,
+                documents: sums.pairs,
+                signature: format!("preferences beta {}", preferences.config.beta),
+                worst: None,
+            }
+            .into()
+        });
+        Ok(std::iter::once(eval.into()).chain(task).collect())
     }
 }
 

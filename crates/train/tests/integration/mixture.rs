@@ -94,6 +94,7 @@ fn input(dir: &Path, recipe: &Recipe) -> TrainerInput {
         tokenizer,
         train,
         validation: Some(validation),
+        former: None,
         tasks: Default::default(),
         directory: bessemer_durable::ConfinedDir::create_named(dir).unwrap(),
         memory_available: Bytes(1 << 30),

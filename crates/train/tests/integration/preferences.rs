@@ -3,10 +3,11 @@
 use crate::place::recipe;
 use crate::run::{Run, Watch, cpu};
 use bessemer_checkpoint::Latest;
+use bessemer_collectives::{ThreadCommunicator, ThreadSettings};
 use bessemer_recipe::Recipe;
 use bessemer_runlog::{Eval, Record, Step, Task};
 use bessemer_shards::{ShardSet, ShardSetWriter, SplitMeta};
-use bessemer_train::{OtherCheckpoints, TrainError, Trainer, checkpoints};
+use bessemer_train::{OtherCheckpoints, TrainError, Trainer, TrainerInput, checkpoints};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -91,6 +92,10 @@ fn session(
     all.swap_remove(0)
 }
 
+fn one_rank() -> ThreadCommunicator {
+    ThreadCommunicator::world("world", 1, &ThreadSettings::default()).swap_remove(0)
+}
+
 fn steps(records: &[Record]) -> Vec<&Step> {
     records.iter().filter_map(|r| if let Record::Step(s) = r { Some(s) } else { None }).collect()
 }
@@ -166,6 +171,82 @@ fn a_stopped_run_has_the_bits_of_one_that_was_not() {
     let bits = |numbers: Vec<f64>| numbers.into_iter().map(f64::to_bits).collect::<Vec<_>>();
     assert_eq!(bits(numbers(&records)), bits(whole));
     assert!(std::fs::read(stopped.dir.join(REFERENCE)).unwrap() == stored);
+}
+
+/// Each held-out chat is scored by itself: its loss is that of a run whose validation split has no other chat.
+#[test]
+fn held_out_chats_are_scored_alone() {
+    let base = base();
+    let chats =
+        ["train.preferences.beta=0", "corpus.chats.pairs=false", "train.steps=5", "eval.max_tokens=0"];
+    let eval = |validation: &dyn Fn(&Run) -> Arc<ShardSet>, sets: &[&str], ranks| {
+        let mut run = run();
+        run.validation = validation(&run);
+        let records = session(&run, &with(&[&chats[..], sets].concat()), ranks, None, Some(&base)).unwrap();
+        let found = records.iter().find_map(|r| if let Record::Eval(e) = r { Some(e.clone()) } else { None });
+        found.unwrap()
+    };
+    // Of the seven pairs one document alone, and all.
+    let one = |run: &Run, number: u64| -> Arc<ShardSet> {
+        let range = run.validation.document_tokens(number).unwrap().unwrap();
+        let mut tokens = vec![0; (range.end - range.start) as usize];
+        run.validation.read(range.start, &mut tokens).unwrap();
+        let mut masked = tokens.clone();
+        run.validation.replace_unscored(range.start, &mut masked, u32::MAX).unwrap();
+        let begin = masked.iter().take_while(|token| **token == u32::MAX).count();
+        let meta = SplitMeta {
+            split: "validation".into(),
+            vocab_size: run.tokenizer.vocab_size() as u32,
+            tokenizer: run.tokenizer.fingerprint().parse().unwrap(),
+        };
+        let dir = run.dir.join(format!("one-{number}"));
+        let mut writer = ShardSetWriter::create(&dir, meta, 1 << 20).unwrap();
+        writer.push_scored([1; 16], 4, &tokens, &[begin..tokens.len()]).unwrap();
+        writer.finish().unwrap();
+        Arc::new(ShardSet::open(&dir, "validation").unwrap())
+    };
+    let all = eval(&|run| Arc::clone(&run.validation), &[], 1);
+    let alone: Vec<Eval> = (0..14).map(|number| eval(&|run| one(run, number), &[], 1)).collect();
+    let nats: f64 = alone.iter().map(|e| e.loss * e.tokens_scored as f64).sum();
+    let (tokens, bytes) =
+        alone.iter().fold((0, 0), |(tokens, bytes), e| (tokens + e.tokens_scored, bytes + e.bytes_scored));
+    assert_eq!((all.tokens_scored, all.bytes_scored), (tokens, bytes));
+    assert!((all.loss - nats / tokens as f64).abs() < 1e-6, "{} {}", all.loss, nats / tokens as f64);
+    assert!((all.perplexity - all.loss.exp()).abs() < 1e-9);
+    let over_ranks = eval(&|run| Arc::clone(&run.validation), &["parallel.data=zero2"], 2);
+    assert!((all.loss - over_ranks.loss).abs() < 1e-5 && over_ranks.tokens_scored == tokens);
+}
+
+/// What the model was trained on before is scored before the first step and with every evaluation.
+#[test]
+fn a_run_records_what_it_forgets() {
+    let base = base();
+    let records = |sets: &[&str], stop_after: Option<u64>, new: &Run, base: Option<&Run>| {
+        let open =
+            || Ok(Latest { loaded: checkpoints(&base.unwrap().dir).load_lazily(12)?, skipped: Vec::new() });
+        let flag = [AtomicBool::new(false)];
+        let mut watch = Watch { records: Vec::new(), stop_after, stop: &flag, after: &|_| () };
+        let recipe = with(&[&["optim.lr=3e-2"], sets].concat());
+        let former = base.map(|base| ("runs/base".to_owned(), Arc::clone(&base.validation)));
+        let input = TrainerInput { former, ..new.input(&recipe) };
+        let others = OtherCheckpoints { initial: Some(&open), ..Default::default() };
+        let mut trainer = Trainer::on_rank_from(input, cpu(), Box::new(one_rank()), others).unwrap();
+        trainer.run(&mut watch, &flag[0]).unwrap();
+        let evals =
+            watch.records.into_iter().filter_map(|r| if let Record::Eval(e) = r { Some(e) } else { None });
+        evals.map(|e| (e.step, e.components)).collect::<Vec<_>>()
+    };
+    for sets in [&[][..], &["train.preferences.beta=0", "corpus.chats.pairs=false"]] {
+        let run = run();
+        let mut found = records(sets, Some(4), &run, Some(&base));
+        found.extend(records(sets, None, &run, Some(&base)));
+        let losses: Vec<(u64, f64)> = found.iter().map(|(step, of)| (*step, of[0].loss)).collect();
+        let steps: Vec<u64> = losses.iter().map(|at| at.0).collect();
+        assert!(steps == [0, 4] || steps == [0, 4, 4], "{steps:?}");
+        assert!(found.iter().all(|(_, of)| of.len() == 1 && of[0].name == "runs/base"), "{found:?}");
+        // The text that the base was trained on: few answers about other things make it less likely.
+        assert!(losses[0].1 < losses[losses.len() - 1].1 && losses[0].1 > 0.1, "{losses:?}");
+    }
 }
 
 #[test]

@@ -70,6 +70,7 @@ impl Run {
             tokenizer: Arc::clone(&self.tokenizer),
             train: Arc::clone(&self.train),
             validation: Some(Arc::clone(&self.validation)),
+            former: None,
             tasks: Default::default(),
             directory: bessemer_durable::ConfinedDir::create_named(&self.dir).unwrap(),
             memory_available: Bytes(1 << 30),
