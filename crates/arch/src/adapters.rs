@@ -1,5 +1,7 @@
 //! Low-rank adapters of linear maps (Hu et al. 2021, LoRA): `y = x W^T + s (x A^T) B^T`, A `[r, inputs]`, B `[outputs, r]`, W frozen.
 //!
+//! DoRA (Liu et al. 2024) gives the rows of `W + s B A` trained norms ("magnitudes"), which start as those of W.
+//!
 //! s is alpha / r, or alpha / sqrt(r) (Kalajdzievski 2023, rsLoRA). A starts uniform within ±1/sqrt(inputs), B at zero, so that a model
 //! with new adapters computes what it did without. Queries, keys and values, and gate and up, are one matrix here and several in other
 //! programs: an adapter belongs to a block of the outputs of a matrix.
@@ -9,6 +11,7 @@ use crate::model::{MlpKind, Model};
 use crate::roles::ParamRole;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Largest rank: more is a mistake.
@@ -75,6 +78,21 @@ impl AdapterTarget {
             AdapterTarget::Gate => [R::GateLoraA, R::GateLoraB],
             AdapterTarget::Up => [R::UpLoraA, R::UpLoraB],
             AdapterTarget::Down => [R::DownLoraA, R::DownLoraB],
+        }
+    }
+
+    /// Role of the magnitudes of the rows that it adapts.
+    pub fn magnitude(self) -> ParamRole {
+        use ParamRole as R;
+        match self {
+            AdapterTarget::Qkv => R::QkvMagnitude,
+            AdapterTarget::Query => R::QueryMagnitude,
+            AdapterTarget::Key => R::KeyMagnitude,
+            AdapterTarget::Value => R::ValueMagnitude,
+            AdapterTarget::Out => R::OutMagnitude,
+            AdapterTarget::Gate => R::GateMagnitude,
+            AdapterTarget::Up => R::UpMagnitude,
+            AdapterTarget::Down => R::DownMagnitude,
         }
     }
 
@@ -145,36 +163,66 @@ pub struct Adapters {
     pub alpha: f64,
     /// Divide `alpha` by the square root of the rank instead (rsLoRA), so that large ranks learn as fast.
     pub rank_stabilised: bool,
+    /// Train the norms of the rows of adapted matrices too (DoRA): `W + s B A` has its rows divided by their norms and multiplied by
+    /// trained magnitudes, which start as the norms of the rows of W.
+    pub magnitude: bool,
+    /// Probability with which an element of the input of an adapter is dropped in training.
+    pub dropout: f64,
     /// Maps that have an adapter: "query", "key", "value" (or all three together as one map, "qkv", as GPT-2 has it), "out", "gate", "up" and
     /// "down".
     pub targets: Vec<AdapterTarget>,
+    /// Ranks of some targets in place of `rank`.
+    pub ranks: BTreeMap<AdapterTarget, u64>,
+    /// Values of some targets in place of `alpha`.
+    pub alphas: BTreeMap<AdapterTarget, f64>,
 }
 
 impl Default for Adapters {
     fn default() -> Adapters {
         let targets = vec![AdapterTarget::Query, AdapterTarget::Value];
-        Adapters { rank: 8, alpha: 16.0, rank_stabilised: false, targets }
+        Adapters {
+            rank: 8,
+            alpha: 16.0,
+            rank_stabilised: false,
+            magnitude: false,
+            dropout: 0.0,
+            targets,
+            ranks: BTreeMap::new(),
+            alphas: BTreeMap::new(),
+        }
     }
 }
 
 impl Adapters {
-    /// [`Adapters::rank`] as a width.
-    pub fn width(&self) -> usize {
-        self.rank as usize
+    /// Columns of B and rows of A of a target.
+    pub fn rank_of(&self, target: AdapterTarget) -> usize {
+        self.ranks.get(&target).copied().unwrap_or(self.rank) as usize
     }
 
-    /// Factor on what an adapter adds.
-    pub fn scale(&self) -> f64 {
-        let rank = self.rank as f64;
-        self.alpha / if self.rank_stabilised { rank.sqrt() } else { rank }
+    /// Factor on what an adapter of a target adds.
+    pub fn scale_of(&self, target: AdapterTarget) -> f64 {
+        let rank = self.rank_of(target) as f64;
+        let alpha = self.alphas.get(&target).copied().unwrap_or(self.alpha);
+        alpha / if self.rank_stabilised { rank.sqrt() } else { rank }
     }
 }
 
 impl Model {
-    /// Rank of the adapters of a target; `None` if it has none.
-    pub(crate) fn adapter_rank(&self, target: AdapterTarget) -> Option<usize> {
-        let adapters = self.adapters.as_ref().filter(|of| of.targets.contains(&target))?;
-        Some(adapters.rank as usize)
+    /// The adapters, if a target has one.
+    pub(crate) fn adapters_of(&self, target: AdapterTarget) -> Option<&Adapters> {
+        self.adapters.as_ref().filter(|of| of.targets.contains(&target))
+    }
+
+    /// Returns true for the weight and the bias of a map whose rows have trained magnitudes.
+    pub fn sets_norms_of(&self, role: ParamRole) -> bool {
+        let Some(adapters) = self.adapters.as_ref().filter(|adapters| adapters.magnitude) else {
+            return false;
+        };
+        let of_map = |target: &AdapterTarget| {
+            let of = role.row().name.strip_prefix(target.map(self));
+            matches!(of, Some(".weight" | ".bias"))
+        };
+        adapters.targets.iter().any(of_map)
     }
 
     /// Parameters of adapters.
@@ -195,6 +243,32 @@ impl Model {
         }
         if !(adapters.alpha.is_finite() && adapters.alpha > 0.0) {
             return wrong("adapters.alpha", format!("wanted a number above 0, found {}", adapters.alpha));
+        }
+        if !(0.0..=0.99).contains(&adapters.dropout) {
+            return wrong("adapters.dropout", format!("wanted 0 to 0.99, found {}", adapters.dropout));
+        }
+        if adapters.magnitude && adapters.dropout > 0.0 {
+            return wrong(
+                "adapters.dropout",
+                "adapters with magnitude have none: W, too, would have to read the dropped input; take 0, or magnitude = false".into(),
+            );
+        }
+        let (ranks, alphas) = ("adapters.ranks", "adapters.alphas");
+        let of_ranks = adapters.ranks.keys().map(|target| (ranks, target));
+        let named = of_ranks.chain(adapters.alphas.keys().map(|target| (alphas, target)));
+        for (key, target) in named {
+            if !adapters.targets.contains(target) {
+                let name = target.name();
+                return wrong(
+                    key,
+                    format!("\"{name}\" is not among adapters.targets: add it there, or take it out"),
+                );
+            }
+        }
+        if let Some((target, alpha)) = adapters.alphas.iter().find(|(_, of)| !(of.is_finite() && **of > 0.0))
+        {
+            let name = target.name();
+            return wrong(alphas, format!("wanted a number above 0 for \"{name}\", found {alpha}"));
         }
         for (at, target) in adapters.targets.iter().enumerate() {
             let name = target.name();
@@ -232,13 +306,77 @@ impl Model {
                 );
             }
             let most = target.inputs(self).min(target.outputs(self).len()) as u64;
-            if !(1..=most.min(MOST_RANK)).contains(&adapters.rank) {
+            let (key, rank) = match adapters.ranks.get(target) {
+                Some(rank) => (ranks, *rank),
+                None => ("adapters.rank", adapters.rank),
+            };
+            if !(1..=most.min(MOST_RANK)).contains(&rank) {
                 return wrong(
-                    "adapters.rank",
-                    format!("wanted 1 to {most}, the smaller side of \"{name}\", found {}", adapters.rank),
+                    key,
+                    format!("wanted 1 to {most}, the smaller side of \"{name}\", found {rank}"),
                 );
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::named;
+    use AdapterTarget::{Down, Query, Up, Value};
+
+    fn error(of: Adapters) -> String {
+        let model = Model { adapters: Some(of), ..named("llama").unwrap() };
+        model.check().map_or_else(|e| e.to_string(), |()| "fine".into())
+    }
+
+    #[test]
+    fn combinations_without_a_meaning_are_refused_by_key() {
+        let all = Adapters { targets: vec![Query, Value, Down], ..Adapters::default() };
+        let magnitudes = Adapters { magnitude: true, ..all.clone() };
+        let ranks = |target, rank| Adapters { ranks: [(target, rank)].into(), ..all.clone() };
+        let alphas = |target, alpha| Adapters { alphas: [(target, alpha)].into(), ..all.clone() };
+        for (of, words) in [
+            (Adapters { dropout: 1.0, ..all.clone() }, "model.adapters.dropout: wanted 0 to 0.99, found 1"),
+            (Adapters { dropout: f64::NAN, ..all.clone() }, "model.adapters.dropout"),
+            (Adapters { dropout: 0.1, ..magnitudes.clone() }, "adapters with magnitude have none"),
+            (ranks(Up, 4), "model.adapters.ranks: \"up\" is not among adapters.targets"),
+            (ranks(Down, 0), "model.adapters.ranks: wanted 1 to"),
+            (ranks(Value, 1 << 20), "the smaller side of \"value\", found 1048576"),
+            (alphas(Up, 4.0), "model.adapters.alphas: \"up\" is not among"),
+            (alphas(Down, -1.0), "model.adapters.alphas: wanted a number above 0 for \"down\", found -1"),
+        ] {
+            let e = error(of);
+            assert!(e.contains(words), "{e}");
+        }
+        let of = Adapters { ranks: [(Down, 2)].into(), alphas: [(Down, 3.0)].into(), ..magnitudes };
+        assert_eq!((of.rank_of(Down), of.rank_of(Query)), (2, 8));
+        assert_eq!((of.scale_of(Down), of.scale_of(Query)), (1.5, 2.0));
+        assert_eq!(error(of), "fine");
+    }
+
+    #[test]
+    fn a_map_with_magnitudes_has_one_for_each_output() {
+        let adapters = Adapters {
+            targets: vec![Query, Down],
+            magnitude: true,
+            ranks: [(Down, 3)].into(),
+            ..Adapters::default()
+        };
+        let model = Model { adapters: Some(adapters), ..named("llama").unwrap() };
+        let shape =
+            |name: &str| model.params().into_iter().find(|spec| spec.name == name).map(|spec| spec.shape);
+        let outputs = |target: AdapterTarget| Some(vec![target.outputs(&model).len()]);
+        assert_eq!(shape("layers.1.attention.query.magnitude"), outputs(Query));
+        assert_eq!(shape("layers.1.mlp.down.magnitude"), outputs(Down));
+        assert_eq!(shape("layers.1.mlp.down.lora_a"), Some(vec![3, model.ffn_width]));
+        assert_eq!(shape("layers.1.attention.value.magnitude"), None);
+        let norms = |role: ParamRole| model.sets_norms_of(role);
+        assert!(norms(ParamRole::QkvWeight) && norms(ParamRole::QkvBias) && norms(ParamRole::DownWeight));
+        assert!(!norms(ParamRole::GateUpWeight) && !norms(ParamRole::DownLoraA));
+        let listed: usize = model.params().iter().map(crate::ParamSpec::len).sum();
+        assert_eq!(model.parameters(), listed);
     }
 }

@@ -21,7 +21,9 @@ impl Model {
         let seen = self.window.map_or(seq, |w| w.min(seq));
         let attention = 12.0 * self.layers as f64 * self.attention_width() as f64 * seen as f64;
         let products = self.product_parameters();
-        let frozen = if self.adapters.is_some() { products - self.adapter_parameters() } else { 0 };
+        let of_products = |spec: &crate::ParamSpec| spec.id.role().is_adapter() && spec.shape.len() > 1;
+        let trained = self.sum_params(|spec| if of_products(spec) { spec.len() } else { 0 });
+        let frozen = if self.adapters.is_some() { products - trained } else { 0 };
         Flops(6.0 * products as f64 - 2.0 * frozen as f64 + attention)
     }
 }

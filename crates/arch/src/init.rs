@@ -20,6 +20,7 @@
 
 use crate::choices::{Distribution, DsInitForm, InitChoice};
 use crate::model::Model;
+use crate::param_id::ParamId;
 
 /// How a parameter starts.
 #[derive(Debug, Clone, PartialEq)]
@@ -30,8 +31,36 @@ pub enum Init {
     Uniform(f64),
     /// One value everywhere.
     Constant(f64),
+    /// Euclidean norms of rows of another parameter as it starts.
+    RowNorms(RowNorms),
     /// Ranges of rows, each with its own distribution; together they are all rows.
     Rows(Vec<(usize, Init)>),
+}
+
+impl Init {
+    /// Distribution of one row: never [`Init::Rows`].
+    pub fn of_row(&self, row: usize) -> &Init {
+        let Init::Rows(list) = self else { return self };
+        let mut end = 0;
+        let of_row = |(rows, _): &&(usize, Init)| {
+            end += rows;
+            row < end
+        };
+        list.iter().find(of_row).map_or(self, |(_, init)| init)
+    }
+}
+
+/// Rows of a matrix, whose norms are initial values.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RowNorms {
+    /// The matrix.
+    pub of: ParamId,
+    /// Its columns.
+    pub columns: usize,
+    /// The first of the rows.
+    pub first: usize,
+    /// Distribution of the matrix.
+    pub init: Box<Init>,
 }
 
 /// What a matrix does, as far as initialisation cares.

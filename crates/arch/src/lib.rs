@@ -32,7 +32,7 @@ pub use gates::{
     BalanceCounts, BalanceOver, BalanceRule, Capacity, CapacityChoice, ChosenBy, DropChoice, ExpertTraining,
     Gate, GateChoice, GroupChoice, Nodes, ScoreChoice,
 };
-pub use init::Init;
+pub use init::{Init, RowNorms};
 pub use model::{MlpKind, Model};
 pub use named::{NAMED, named};
 pub use param_id::{ParamClass, ParamId, Unit};

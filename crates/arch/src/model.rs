@@ -251,7 +251,15 @@ impl Model {
         let adapters = self.adapters.as_ref().map_or(String::new(), |adapters| {
             let targets: Vec<&str> = adapters.targets.iter().map(|target| target.name()).collect();
             let trained = bessemer_units::Tokens(self.adapter_parameters() as u64);
-            format!(", adapters of rank {} for {} ({trained} trained)", adapters.rank, targets.join(", "))
+            let ranks = adapters.targets.iter().map(|target| adapters.rank_of(*target));
+            let ranks: std::collections::BTreeSet<usize> = ranks.collect();
+            let ranks: Vec<String> = ranks.iter().map(usize::to_string).collect();
+            let kind = if adapters.magnitude { " with magnitudes" } else { "" };
+            format!(
+                ", adapters of rank {}{kind} for {} ({trained} trained)",
+                ranks.join(", "),
+                targets.join(", ")
+            )
         });
         format!(
             "{style}, {} layers x {}, {heads}, vocabulary {}, context {}, {} parameters{experts}{adapters}",

@@ -4,7 +4,7 @@
 use crate::adapters::AdapterTarget;
 use crate::choices::{NormChoice, Placement, PositionChoice};
 use crate::experts::Experts;
-use crate::init::{Init, Part, Slice, TablePart};
+use crate::init::{Init, Part, RowNorms, Slice, TablePart};
 use crate::model::{MlpKind, Model};
 use crate::param_id::{ParamClass, ParamId, Unit};
 use crate::sharding::GradientSum;
@@ -42,6 +42,8 @@ enum RoleValues {
     LoraA(AdapterTarget),
     /// B: `[outputs, rank]`.
     LoraB(AdapterTarget),
+    /// Norms of the rows of its adapted matrix: `[outputs]`.
+    Magnitude(AdapterTarget),
 }
 
 /// A model as one of its layers has it.
@@ -172,7 +174,7 @@ fn outputs(slices: &[Slice]) -> usize {
 }
 
 fn rank_of(model: &Model, target: AdapterTarget) -> usize {
-    model.adapter_rank(target).unwrap_or(0)
+    model.adapters_of(target).map_or(0, |adapters| adapters.rank_of(target))
 }
 
 fn keys(model: &InLayer<'_>) -> Vec<Block> {
@@ -327,6 +329,11 @@ const fn heads_lora_b(target: AdapterTarget) -> RoleRow {
     RoleRow { values: RoleValues::LoraB(target), ..HEADS_LORA_B }
 }
 
+/// Of a row of the role `by` of an adapter, whose sharding of rows it has.
+const fn magnitude(target: AdapterTarget, by: RoleRow) -> RoleRow {
+    RoleRow { values: RoleValues::Magnitude(target), class: ParamClass::Norm, ..by }
+}
+
 roles! {
     TokenTable: RoleRow { name: "embed.tokens", ..TABLE },
     PositionTable: RoleRow {
@@ -360,12 +367,32 @@ roles! {
     },
     QkvLoraA: RoleRow { name: "attention.qkv.lora_a", ..lora_a(AdapterTarget::Qkv) },
     QkvLoraB: RoleRow { name: "attention.qkv.lora_b", blocks: Some(qkv_blocks), ..heads_lora_b(AdapterTarget::Qkv) },
+    QkvMagnitude: RoleRow {
+        name: "attention.qkv.magnitude",
+        blocks: Some(qkv_blocks),
+        ..magnitude(AdapterTarget::Qkv, HEADS_LORA_B)
+    },
     QueryLoraA: RoleRow { name: "attention.query.lora_a", ..lora_a(AdapterTarget::Query) },
     QueryLoraB: RoleRow { name: "attention.query.lora_b", blocks: Some(queries), ..heads_lora_b(AdapterTarget::Query) },
+    QueryMagnitude: RoleRow {
+        name: "attention.query.magnitude",
+        blocks: Some(queries),
+        ..magnitude(AdapterTarget::Query, HEADS_LORA_B)
+    },
     KeyLoraA: RoleRow { name: "attention.key.lora_a", ..lora_a(AdapterTarget::Key) },
     KeyLoraB: RoleRow { name: "attention.key.lora_b", blocks: Some(keys), ..heads_lora_b(AdapterTarget::Key) },
+    KeyMagnitude: RoleRow {
+        name: "attention.key.magnitude",
+        blocks: Some(keys),
+        ..magnitude(AdapterTarget::Key, HEADS_LORA_B)
+    },
     ValueLoraA: RoleRow { name: "attention.value.lora_a", ..lora_a(AdapterTarget::Value) },
     ValueLoraB: RoleRow { name: "attention.value.lora_b", blocks: Some(keys), ..heads_lora_b(AdapterTarget::Value) },
+    ValueMagnitude: RoleRow {
+        name: "attention.value.magnitude",
+        blocks: Some(keys),
+        ..magnitude(AdapterTarget::Value, HEADS_LORA_B)
+    },
     QueryNormWeight: RoleRow {
         name: "attention.q_norm.weight",
         values: RoleValues::Vector(1.0, |model| qk_norm_width(model, model.heads)),
@@ -404,6 +431,7 @@ roles! {
         values: RoleValues::LoraB(AdapterTarget::Out),
         ..LORA_A
     },
+    OutMagnitude: RoleRow { name: "attention.out.magnitude", ..magnitude(AdapterTarget::Out, LORA_A) },
     MlpNormWeight: RoleRow { name: "mlp_norm.weight", ..NORM_WEIGHT },
     MlpNormBias: RoleRow { name: "mlp_norm.bias", ..NORM_BIAS },
     UpWeight: RoleRow {
@@ -521,8 +549,10 @@ roles! {
     },
     GateLoraA: RoleRow { name: "mlp.gate.lora_a", layers: LayerKind::Dense, ..lora_a(AdapterTarget::Gate) },
     GateLoraB: RoleRow { name: "mlp.gate.lora_b", values: RoleValues::LoraB(AdapterTarget::Gate), ..HIDDEN_LORA },
+    GateMagnitude: RoleRow { name: "mlp.gate.magnitude", ..magnitude(AdapterTarget::Gate, HIDDEN_LORA) },
     UpLoraA: RoleRow { name: "mlp.up.lora_a", layers: LayerKind::Dense, ..lora_a(AdapterTarget::Up) },
     UpLoraB: RoleRow { name: "mlp.up.lora_b", values: RoleValues::LoraB(AdapterTarget::Up), ..HIDDEN_LORA },
+    UpMagnitude: RoleRow { name: "mlp.up.magnitude", ..magnitude(AdapterTarget::Up, HIDDEN_LORA) },
     DownWeight: RoleRow {
         name: "mlp.down.weight",
         layers: LayerKind::Dense,
@@ -549,6 +579,11 @@ roles! {
         layers: LayerKind::Dense,
         values: RoleValues::LoraB(AdapterTarget::Down),
         ..LORA_A
+    },
+    DownMagnitude: RoleRow {
+        name: "mlp.down.magnitude",
+        layers: LayerKind::Dense,
+        ..magnitude(AdapterTarget::Down, LORA_A)
     },
     FinalNormWeight: RoleRow {
         name: "final_norm.weight",
@@ -607,9 +642,10 @@ impl ParamRole {
         matches!(self, ParamRole::ExpertsGateUpWeight | ParamRole::ExpertsDownWeight)
     }
 
-    /// Returns true for the matrices of adapters.
+    /// Returns true for the matrices and magnitudes of adapters.
     pub fn is_adapter(self) -> bool {
-        matches!(self.row().values, RoleValues::LoraA(_) | RoleValues::LoraB(_))
+        let values = self.row().values;
+        matches!(values, RoleValues::LoraA(_) | RoleValues::LoraB(_) | RoleValues::Magnitude(_))
     }
 
     /// Returns true for numbers that are set from the loads of experts once a step, and not trained.
@@ -654,7 +690,8 @@ impl RoleRow {
     /// Whether a model has it, in layers of its kind.
     fn is_present(&self, model: &Model) -> bool {
         match self.values {
-            RoleValues::LoraA(target) | RoleValues::LoraB(target) => model.adapter_rank(target).is_some(),
+            RoleValues::LoraA(target) | RoleValues::LoraB(target) => model.adapters_of(target).is_some(),
+            RoleValues::Magnitude(target) => model.adapters_of(target).is_some_and(|of| of.magnitude),
             _ => (self.present)(model),
         }
     }
@@ -671,6 +708,7 @@ impl RoleRow {
             RoleValues::Vector(_, len) => vec![len(model)],
             RoleValues::LoraA(target) => vec![rank_of(model, target), target.inputs(model)],
             RoleValues::LoraB(target) => vec![target.outputs(model).len(), rank_of(model, target)],
+            RoleValues::Magnitude(target) => vec![target.outputs(model).len()],
         }
     }
 
@@ -683,6 +721,12 @@ impl RoleRow {
             RoleValues::Vector(value, _) => Init::Constant(value),
             RoleValues::LoraA(target) => Init::Uniform(1.0 / (target.inputs(model) as f64).sqrt()),
             RoleValues::LoraB(_) => Init::Constant(0.0),
+            RoleValues::Magnitude(target) => {
+                let weight = target.adapts(model);
+                let (columns, first) = (target.inputs(model), target.outputs(model).start);
+                let init = Box::new(weight.row().init(model, layer));
+                Init::RowNorms(RowNorms { of: weight.in_layer(layer), columns, first, init })
+            }
         }
     }
 

@@ -1,4 +1,5 @@
-//! A model's matrices with its adapters merged into them: `W + s B A` (Hu et al. 2021, LoRA, section 4.1).
+//! A model's matrices with its adapters merged into them: `W + s B A` (Hu et al. 2021, LoRA, section 4.1), with magnitudes m its rows
+//! scaled to these norms (Liu et al. 2024, DoRA).
 
 use crate::error::SourceError;
 use crate::source::{TensorSource, TensorSpec};
@@ -13,6 +14,7 @@ pub(crate) const ADAPTERS: &str = "the model has adapters, which the format does
 struct Adapter {
     /// Numbers of A and B in the source.
     matrices: [usize; 2],
+    magnitude: Option<usize>,
     /// First row that it changes.
     first: usize,
     rank: usize,
@@ -66,11 +68,13 @@ impl<'a> MergedAdapters<'a> {
                 let adapted = |target: &&AdapterTarget| id.map(ParamId::role) == Some(target.adapts(model));
                 for target in of.targets.iter().filter(adapted) {
                     let [a, b] = target.roles().map(|role| number(role.in_layer(layer)));
+                    let magnitude = of.magnitude.then(|| number(target.magnitude().in_layer(layer)));
                     adapters.push(Adapter {
                         matrices: [a?, b?],
+                        magnitude: magnitude.transpose()?,
                         first: target.outputs(model).start,
-                        rank: of.rank as usize,
-                        scale: of.scale(),
+                        rank: of.rank_of(*target),
+                        scale: of.scale_of(*target),
                     });
                 }
             }
@@ -113,18 +117,28 @@ impl TensorSource for MergedAdapters<'_> {
         self.source.fill(self.tensors[index].number, values)?;
         let inputs = self.specs[index].shape.last().copied().unwrap_or(1).max(1);
         for at in 0..self.tensors[index].adapters.len() {
-            let Adapter { matrices, first, rank, scale } = self.tensors[index].adapters[at];
+            let Adapter { matrices, magnitude, first, rank, scale } = self.tensors[index].adapters[at];
             let [a, b] = matrices;
             let (a, b) = (self.matrix(a)?, self.matrix(b)?);
+            let magnitude = magnitude.map(|number| self.matrix(number)).transpose()?;
             let rows = values.chunks_mut(inputs).skip(first).zip(b.chunks(rank));
-            let mut change = vec![0.0; inputs];
-            for (row, of_b) in rows {
-                change.fill(0.0);
+            let mut merged = vec![0.0; inputs];
+            for (number, (row, of_b)) in rows.enumerate() {
+                merged.fill(0.0);
                 for (b, of_a) in of_b.iter().zip(a.chunks(inputs)) {
                     let factor = scale * f64::from(*b);
-                    change.iter_mut().zip(of_a).for_each(|(sum, a)| *sum += factor * f64::from(*a));
+                    merged.iter_mut().zip(of_a).for_each(|(sum, a)| *sum += factor * f64::from(*a));
                 }
-                row.iter_mut().zip(&change).for_each(|(w, by)| *w = (f64::from(*w) + by) as f32);
+                merged.iter_mut().zip(&*row).for_each(|(sum, w)| *sum += f64::from(*w));
+                let norm = || merged.iter().map(|w| w * w).sum::<f64>().sqrt();
+                let factor = match &magnitude {
+                    None => 1.0,
+                    Some(magnitude) => match norm() {
+                        0.0 => 0.0,
+                        norm => f64::from(magnitude[number]) / norm,
+                    },
+                };
+                row.iter_mut().zip(&merged).for_each(|(w, merged)| *w = (factor * merged) as f32);
             }
         }
         Ok(())

@@ -18,7 +18,7 @@
 mod init;
 mod record;
 
-pub use init::{initial_matrix, initial_values};
+pub use init::{euclidean, initial_matrix, initial_values};
 pub use record::{
     BALANCE_LOSS, DISTILLATION_LOSS, ROUTER_Z_LOSS, Recording, TeacherShape, Z_LOSS, sinusoids,
 };

@@ -126,6 +126,34 @@ pub(crate) fn gated_rows_agree_with_the_reference_also_in_place(suite: &Suite<'_
     });
 }
 
+pub(crate) fn magnitudes_agree_with_the_reference_also_in_place(suite: &Suite<'_>) {
+    for (i, (o, columns)) in SHAPES.into_iter().enumerate() {
+        suite.check(&format!("adapted squares {o}x{columns}"), 2e-5, &|s| {
+            let (rank, gap) = ([1, 5, 16][i % 3], i % 3);
+            let (weight, a, b) = (s.param(o, columns, gap), s.param(rank, columns, 1), s.param(o, rank, gap));
+            AdaptedSquares { weight, a, b, scale: 0.5, out: s.mat(1, o) }.into()
+        });
+    }
+    // A row of zeros among the others.
+    let squares = |s: &mut Setup, c: usize| {
+        let squares: Vec<f32> = (0..c).map(|c| [0.0, 0.3, 2.5, 17.0][(c + 1) % 4]).collect();
+        s.values(1, c, &squares)
+    };
+    each(suite, "magnitudes", 4e-6, |s, r, c, gap| {
+        let (x, magnitude, squares) = (s.act(r, c, gap), s.param(1, c, 0), squares(s, c));
+        let bias = (gap != 2).then(|| s.param(1, c, 0));
+        Magnitudes { x, bias, magnitude, squares, out: if gap == 1 { x } else { s.act(r, c, 1) } }.into()
+    });
+    each(suite, "magnitudes backward", 4e-5, |s, r, c, gap| {
+        let (dout, x, magnitude, squares) =
+            (s.act(r, c, gap), s.act(r, c, 0), s.param(1, c, 0), squares(s, c));
+        let bias = (gap != 2).then(|| s.param(1, c, 0));
+        let dx = if gap == 1 { dout } else { s.act(r, c, 1) };
+        let (dmagnitude, accumulate) = (s.gradient(1, c, 0), gap == 0);
+        MagnitudesBackward { dout, x, bias, magnitude, squares, dx, dmagnitude, accumulate }.into()
+    });
+}
+
 pub(crate) fn dropout_is_the_mask_by_element_number(suite: &Suite<'_>) {
     for first in [0, 1, 6, 1 << 40] {
         each(suite, "dropout", 0.0, |s, r, c, gap| {

@@ -181,6 +181,32 @@ pub(crate) fn gated_rows(suite: &Suite<'_>) {
     }
 }
 
+/// The squares are constants: the gradients are slopes of the scaling alone.
+pub(crate) fn magnitudes(suite: &Suite<'_>) {
+    for mut s in setups(suite) {
+        let (n, i, o, r) = (9, 7, 11, 3);
+        let (weight, a, b, squares) = (s.mat(o, i), s.mat(r, i), s.mat(o, r), s.mat(1, o));
+        s.launch(&AdaptedSquares { weight, a, b, scale: 2.0, out: squares }.into()).unwrap();
+        let (matrix, low, rank) = (s.read(weight), s.read(a), s.read(b));
+        let adapted = |row: usize, at: usize| {
+            matrix[row * i + at] + 2.0 * (0..r).map(|k| rank[row * r + k] * low[k * i + at]).sum::<f32>()
+        };
+        let near = |row: usize, found: f32| {
+            let wanted: f32 = (0..i).map(|at| adapted(row, at).powi(2)).sum();
+            (found - wanted).abs() < suite.bound(1e-5) * wanted
+        };
+        assert!(s.read(squares).into_iter().enumerate().all(|(row, found)| near(row, found)));
+        let (x, bias, magnitude, out) = (s.mat(n, o), Some(s.mat(1, o)), s.mat(1, o), s.mat(n, o));
+        let w = noise("magnitudes", n * o);
+        let (dout, dx, dmagnitude, accumulate) = (s.values(n, o, &w), s.mat(n, o), s.mat(1, o), false);
+        let backward = MagnitudesBackward { dout, x, bias, magnitude, squares, dx, dmagnitude, accumulate };
+        s.launch(&backward.into()).unwrap();
+        let forward = Magnitudes { x, bias, magnitude, squares, out }.into();
+        hold(suite, &mut s, "products", &forward, x, out, &w, dx);
+        hold(suite, &mut s, "magnitudes", &forward, magnitude, out, &w, dmagnitude);
+    }
+}
+
 pub(crate) fn linear(suite: &Suite<'_>) {
     for mut s in setups(suite) {
         let (n, i, o) = (9, 7, 11);

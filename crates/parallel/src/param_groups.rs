@@ -199,6 +199,15 @@ impl Plan {
                 known.join(", ")
             )));
         }
+        if let Some(spec) = params
+            .iter()
+            .find(|spec| model.sets_norms_of(spec.id.role()) && names.iter().any(|name| named(name, spec)))
+        {
+            return Err(ParallelError::Layout(format!(
+                "train.trained names {}, whose norms of rows model.adapters.magnitude trains: wanted other parameters, or magnitude = false",
+                spec.name
+            )));
+        }
         self.groups = ParamGroups::of_model(model, self.experts() > 1, self.shard() > 1);
         if model.adapters.is_some() || !names.is_empty() {
             let trains =

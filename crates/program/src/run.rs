@@ -269,6 +269,7 @@ pub(crate) fn adding_form(values: &[Value], op: &Op) -> Option<AddingForm> {
         Op::GroupedLinearBackwardWeight(o) => (GradientPart::Matrices, &mut o.accumulate),
         Op::NormBackward(o) => (GradientPart::Others, &mut o.accumulate),
         Op::NormBackwardOfSums(o) => (GradientPart::Others, &mut o.accumulate),
+        Op::MagnitudesBackward(o) => (GradientPart::Others, &mut o.accumulate),
         _ => return None,
     };
     *accumulate = true;

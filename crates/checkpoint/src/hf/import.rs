@@ -94,7 +94,7 @@ impl HfImport {
         }
         let file = SafetensorsFile::open(fs, &weights, Links::Follow)?;
         let names: Vec<&str> = file.header().entries.iter().map(|entry| entry.name.as_str()).collect();
-        let adapters = read_adapters(&fields, self.style, &names, &mut self.notes)?;
+        let adapters = read_adapters(&fields, (self.style, self.model.layers), &names, &mut self.notes)?;
         let model = Model { adapters: Some(adapters), ..self.model.clone() };
         model.check().map_err(|e| fields.refuse(e.to_string()))?;
         let mapped = adapter_parts(&model, self.style).map_err(|problem| fields.refuse(problem))?;

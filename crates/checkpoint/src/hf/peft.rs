@@ -9,8 +9,8 @@ use crate::parts::Parts;
 use crate::source::TensorSource;
 use bessemer_arch::{AdapterTarget, Adapters, Model};
 use bessemer_units::DType;
-use serde_json::json;
-use std::collections::BTreeSet;
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Configuration of adapters.
@@ -20,7 +20,9 @@ pub(super) const ADAPTER_WEIGHTS: &str = "adapter_model.safetensors";
 /// Beginning of the names of the matrices, before the path of their module.
 const PREFIX: &str = "base_model.model.";
 /// Names of A and B after that path.
-const MATRICES: [&str; 2] = ["lora_A", "lora_B"];
+const MATRICES: [&str; 2] = ["lora_A.weight", "lora_B.weight"];
+/// Name of the magnitudes after that path.
+const MAGNITUDE: &str = "lora_magnitude_vector";
 
 /// Path of the list of layers.
 fn layers(style: Style) -> &'static str {
@@ -88,10 +90,10 @@ fn module_of(style: Style, target: AdapterTarget) -> std::result::Result<&'stati
     })
 }
 
-/// The adapters of a configuration and of the names of the matrices beside it.
+/// The adapters of a configuration and of the names of the matrices beside it, for a model of `depth` layers.
 pub(super) fn read_adapters(
     fields: &Fields,
-    style: Style,
+    (style, depth): (Style, usize),
     names: &[&str],
     notes: &mut Vec<String>,
 ) -> Result<Adapters> {
@@ -101,18 +103,20 @@ pub(super) fn read_adapters(
     }
     for (key, expressible) in [
         ("bias", json!("none")),
-        ("use_dora", json!(false)),
         ("lora_bias", json!(false)),
-        ("rank_pattern", json!({})),
-        ("alpha_pattern", json!({})),
         ("modules_to_save", json!([])),
         ("layers_to_transform", json!([])),
         ("fan_in_fan_out", json!(style != Style::Llama)),
     ] {
         fields.only(key, &expressible)?;
     }
-    if let Some(share) = fields.float("lora_dropout")?.filter(|share| *share > 0.0) {
-        notes.push(format!("lora_dropout = {share} is left out: adapters have no dropout here"));
+    let magnitude = fields.bool("use_dora")?.unwrap_or(false);
+    let mut dropout = fields.float("lora_dropout")?.unwrap_or(0.0);
+    if magnitude && dropout > 0.0 {
+        notes.push(format!(
+            "lora_dropout = {dropout} is left out: adapters with magnitudes have no dropout here"
+        ));
+        dropout = 0.0;
     }
     let mut targets = BTreeSet::new();
     for name in names {
@@ -125,18 +129,87 @@ pub(super) fn read_adapters(
         };
         let Some(target) = AdapterTarget::ALL.into_iter().find(of_module) else {
             return Err(fields.refuse(format!(
-                "{ADAPTER_WEIGHTS} has {name}: wanted matrices lora_A and lora_B of linear maps of {}.N",
+                "{ADAPTER_WEIGHTS} has {name}: wanted matrices lora_A and lora_B, and magnitudes, of linear maps of {}.N",
                 layers(style)
             )));
         };
         targets.insert(target);
     }
+    let (mut ranks, mut alphas) = (BTreeMap::new(), BTreeMap::new());
+    for target in &targets {
+        let module = module_of(style, *target).map_err(|problem| fields.refuse(problem))?;
+        let wanted = "a whole number above 0";
+        if let Some(rank) = of_pattern(fields, "rank_pattern", (style, module, depth), wanted, Value::as_u64)?
+        {
+            ranks.insert(*target, rank);
+        }
+        if let Some(alpha) =
+            of_pattern(fields, "alpha_pattern", (style, module, depth), "a number", Value::as_f64)?
+        {
+            alphas.insert(*target, alpha);
+        }
+    }
     Ok(Adapters {
         rank: fields.required("r")?,
         alpha: fields.float("lora_alpha")?.ok_or_else(|| fields.refuse("lora_alpha: missing".into()))?,
         rank_stabilised: fields.bool("use_rslora")?.unwrap_or(false),
+        magnitude,
+        dropout,
         targets: targets.into_iter().collect(),
+        ranks,
+        alphas,
     })
+}
+
+/// The value that a pattern of PEFT gives the adapters of a module in all layers; `None` if it names none of them.
+///
+/// PEFT matches a key with the end of a module's path, at a dot (`get_pattern_key`); a key that begins with "^" is the whole path. Keys are names
+/// here, not regular expressions.
+fn of_pattern<T: PartialEq + Copy>(
+    fields: &Fields,
+    key: &str,
+    (style, module, depth): (Style, &str, usize),
+    wanted: &str,
+    read: impl Fn(&Value) -> Option<T>,
+) -> Result<Option<T>> {
+    let patterns = match fields.get(key) {
+        None => return Ok(None),
+        Some(Value::Object(patterns)) => patterns,
+        Some(_) => return Err(fields.refuse(format!("{key}: wanted an object"))),
+    };
+    let mut values = Vec::new();
+    for (name, value) in patterns {
+        let plain = name.strip_prefix('^').unwrap_or(name);
+        if plain.is_empty() || !plain.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.".contains(&b)) {
+            return Err(fields.refuse(format!("{key}: wanted names of modules, found the pattern {name:?}")));
+        }
+        let value = read(value)
+            .ok_or_else(|| fields.refuse(format!("{key}.{name}: wanted {wanted}, found {value}")))?;
+        values.push((name.as_str(), plain, value));
+    }
+    let mut found: Vec<Option<T>> = Vec::new();
+    for layer in 0..depth {
+        let path = format!("{}.{layer}.{module}", layers(style));
+        let of_path = |(name, plain, _): &&(&str, &str, T)| match path.strip_suffix(plain) {
+            Some(before) => before.is_empty() || (name == plain && before.ends_with('.')),
+            None => false,
+        };
+        let mut matching = values.iter().filter(of_path);
+        let first = matching.next();
+        if let Some((name, _, value)) = first
+            && let Some((other, ..)) = matching.find(|(.., other)| other != value)
+        {
+            return Err(fields
+                .refuse(format!("{key}: {name:?} and {other:?} both name {path}, with different values")));
+        }
+        found.push(first.map(|(.., value)| *value));
+    }
+    match found.iter().position(|value| *value != found[0]) {
+        None => Ok(found.first().copied().flatten()),
+        Some(layer) => Err(fields.refuse(format!(
+            "{key}: {module} has another value in layer {layer} than in layer 0; wanted one for all layers"
+        ))),
+    }
 }
 
 /// The matrices of adapters, and where they stand in the file.
@@ -145,11 +218,13 @@ pub(super) fn adapter_parts(model: &Model, style: Style) -> std::result::Result<
     for spec in model.params() {
         let Some(layer) = spec.id.unit().layer() else { continue };
         for target in &adapters.targets {
-            let Some(which) = target.roles().iter().position(|role| *role == spec.id.role()) else {
+            let [a, b] = target.roles();
+            let of_role = [(a, MATRICES[0]), (b, MATRICES[1]), (target.magnitude(), MAGNITUDE)];
+            let Some((_, end)) = of_role.into_iter().find(|(role, _)| *role == spec.id.role()) else {
                 continue;
             };
-            let (layers, module, matrix) = (layers(style), module_of(style, *target)?, MATRICES[which]);
-            let name = format!("{PREFIX}{layers}.{layer}.{module}.{matrix}.weight");
+            let (layers, module) = (layers(style), module_of(style, *target)?);
+            let name = format!("{PREFIX}{layers}.{layer}.{module}.{end}");
             let part = Part { name, rows: spec.shape[0], skip: 0, order: Order::Same };
             list.push(Mapped { name: spec.name.clone(), shape: spec.shape.clone(), parts: vec![part] });
         }
@@ -175,8 +250,12 @@ fn export_peft_on(fs: &dyn FileSystem, dir: &Path, request: PeftExport<'_>) -> R
     let style = choose_style(&Model { adapters: None, ..model.clone() }).map_err(wrong)?;
     let mapped = adapter_parts(model, style).map_err(wrong)?;
     let mut modules = Vec::new();
+    let (mut ranks, mut alphas) = (serde_json::Map::new(), serde_json::Map::new());
     for target in &adapters.targets {
-        modules.push(module_of(style, *target).map_err(wrong)?);
+        let module = module_of(style, *target).map_err(wrong)?;
+        modules.push(module);
+        ranks.extend(adapters.ranks.get(target).map(|rank| (module.into(), json!(rank))));
+        alphas.extend(adapters.alphas.get(target).map(|alpha| (module.into(), json!(alpha))));
     }
     let config = json!({
         "peft_type": "LORA",
@@ -184,16 +263,16 @@ fn export_peft_on(fs: &dyn FileSystem, dir: &Path, request: PeftExport<'_>) -> R
         "base_model_name_or_path": request.base,
         "r": adapters.rank,
         "lora_alpha": adapters.alpha,
-        "lora_dropout": 0.0,
+        "lora_dropout": adapters.dropout,
         "target_modules": modules,
         "bias": "none",
         "use_rslora": adapters.rank_stabilised,
-        "use_dora": false,
+        "use_dora": adapters.magnitude,
         // GPT-2's Conv1D has inputs as rows.
         "fan_in_fan_out": style != Style::Llama,
         "modules_to_save": null,
-        "rank_pattern": {},
-        "alpha_pattern": {},
+        "rank_pattern": ranks,
+        "alpha_pattern": alphas,
         "init_lora_weights": true,
         "inference_mode": true,
     });

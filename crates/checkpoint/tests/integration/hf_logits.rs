@@ -222,10 +222,32 @@ fn write_peft(dir: &Path, model: &Model, list: &[HostTensor]) -> Result<PeftRepo
 }
 
 fn adapted(base: Model, rank_stabilised: bool, targets: &[AdapterTarget]) -> Model {
-    let adapters = Adapters { rank: 3, alpha: 2.0, rank_stabilised, targets: targets.to_vec() };
+    let adapters =
+        Adapters { rank: 3, alpha: 2.0, rank_stabilised, targets: targets.to_vec(), ..Adapters::default() };
     let model = Model { adapters: Some(adapters), ..base };
     model.check().unwrap();
     model
+}
+
+/// Another form of its adapters.
+fn with(model: Model, of: impl Fn(Adapters) -> Adapters) -> Model {
+    let model = Model { adapters: model.adapters.clone().map(of), ..model };
+    model.check().unwrap();
+    model
+}
+
+fn magnitudes(of: Adapters) -> Adapters {
+    Adapters { magnitude: true, ..of }
+}
+
+/// Ranks and alphas of their own for the first target and the last one.
+fn by_target(of: Adapters) -> Adapters {
+    let (first, last) = (of.targets[0], of.targets[of.targets.len() - 1]);
+    Adapters { ranks: [(first, 5), (last, 2)].into(), alphas: [(last, 7.5)].into(), ..of }
+}
+
+fn is_adapter(name: &str) -> bool {
+    bessemer_arch::ParamId::parse(name).is_some_and(|id| id.role().is_adapter())
 }
 
 /// Files of adapters have the matrices bit for bit under PEFT's names; adapters that modules of transformers do not have are refused.
@@ -289,7 +311,7 @@ fn adapters_are_written_as_peft_has_them() {
 /// A directory for transformers, without adapters.
 fn write_base(dir: &Path, model: &Model, list: &[HostTensor]) {
     let base = Model { adapters: None, ..model.clone() };
-    let plain: Vec<HostTensor> = list.iter().filter(|t| !t.name.contains(".lora_")).cloned().collect();
+    let plain: Vec<HostTensor> = list.iter().filter(|t| !is_adapter(&t.name)).cloned().collect();
     let (mut source, mut quiet) = (HostTensors::new(&plain), |_, _| {});
     export_hf(
         dir,
@@ -319,6 +341,14 @@ fn adapters_of_peft_are_read_bit_for_bit() {
     for (label, model) in [
         ("llama", adapted(sized("llama"), true, &[Query, Key, Down])),
         ("gpt2", adapted(sized("gpt2"), false, &[Qkv, Out, Up, Down])),
+        ("magnitudes", with(adapted(sized("gpt2"), false, &[Qkv, Down]), magnitudes)),
+        ("ranks", with(adapted(sized("llama"), false, &[Query, Key, Down]), by_target)),
+        (
+            "dropout",
+            with(adapted(sized("gpt2"), false, &[Out, Up, Down]), |of| {
+                by_target(Adapters { dropout: 0.25, ..of })
+            }),
+        ),
     ] {
         let (dir, list) = (tmp.path().join(label), weights(&model));
         write_base(&dir, &model, &list);
@@ -342,8 +372,14 @@ fn adapters_of_peft_are_read_bit_for_bit() {
     };
     for (from, to, words) in [
         ("\"LORA\"", "\"LOHA\"", "wanted \"LORA\""),
-        ("\"use_dora\": false", "\"use_dora\": true", "use_dora"),
-        ("\"rank_pattern\": {}", "\"rank_pattern\": {\"q_proj\": 4}", "rank_pattern"),
+        ("\"use_dora\": false", "\"use_dora\": true", "lora_magnitude_vector"),
+        ("\"rank_pattern\": {}", "\"rank_pattern\": {\"q_proj\": 4}", "shape"),
+        ("\"rank_pattern\": {}", "\"rank_pattern\": {\"layers.1.self_attn.q_proj\": 4}", "in layer 1"),
+        ("\"rank_pattern\": {}", "\"rank_pattern\": {\".*proj\": 4}", "the pattern \".*proj\""),
+        ("\"rank_pattern\": {}", "\"rank_pattern\": {\"q_proj\": 4, \"self_attn.q_proj\": 5}", "both name"),
+        ("\"rank_pattern\": {}", "\"rank_pattern\": {\"q_proj\": -4}", "wanted a whole number above 0"),
+        ("\"alpha_pattern\": {}", "\"alpha_pattern\": {\"q_proj\": 0.0}", "alphas"),
+        ("\"alpha_pattern\": {}", "\"alpha_pattern\": [4]", "wanted an object"),
         ("\"r\": 3", "\"r\": 4", "shape"),
         ("\"r\": 3", "\"r\": 0", "rank"),
         ("\"fan_in_fan_out\": false", "\"fan_in_fan_out\": true", "fan_in_fan_out"),
@@ -388,6 +424,13 @@ fn oracle_logits_of_exported_adapters_are_those_of_peft() {
         ("llama-rs", adapted(sized("llama"), true, &[Query, Value])),
         ("gpt2", adapted(sized("gpt2"), false, &[Qkv, Out, Up, Down])),
         ("gpt2-out", adapted(sized("gpt2"), false, &[Out])),
+        (
+            "llama-dora",
+            with(adapted(sized("llama"), false, &[Query, Key, Value, Out, Gate, Up, Down]), magnitudes),
+        ),
+        ("gpt2-dora", with(adapted(sized("gpt2"), false, &[Qkv, Out, Up, Down]), magnitudes)),
+        ("llama-ranks", with(adapted(sized("llama"), false, &[Query, Value, Down]), by_target)),
+        ("gpt2-ranks", with(adapted(sized("gpt2"), true, &[Qkv, Out, Down]), by_target)),
     ];
     for (label, model) in &cases {
         let (dir, list) = (tmp.path().join(label), weights(model));
@@ -408,13 +451,17 @@ fn oracle_logits_of_exported_adapters_are_those_of_peft() {
 fn merged_adapters_give_the_same_logits() {
     use AdapterTarget::{Down, Gate, Key, Out, Qkv, Query, Up, Value};
     let (gpt2, llama) = (sized("gpt2"), sized("llama"));
-    for (base, targets) in [
-        (llama.clone(), vec![Query, Value]),
-        (llama, vec![Down, Up, Gate, Out, Key, Value, Query]),
-        (gpt2.clone(), vec![Qkv, Out, Up, Down]),
-        (gpt2, vec![Key]),
+    let plain: fn(Adapters) -> Adapters = |of| of;
+    for (base, targets, of) in [
+        (llama.clone(), vec![Query, Value], plain),
+        (llama.clone(), vec![Down, Up, Gate, Out, Key, Value, Query], plain),
+        (gpt2.clone(), vec![Qkv, Out, Up, Down], plain),
+        (gpt2.clone(), vec![Key], plain),
+        (llama, vec![Down, Up, Gate, Out, Key, Value, Query], |of| by_target(magnitudes(of))),
+        (gpt2.clone(), vec![Qkv, Out, Up, Down], magnitudes),
+        (gpt2, vec![Key, Up], by_target),
     ] {
-        let model = adapted(base.clone(), false, &targets);
+        let model = with(adapted(base.clone(), false, &targets), of);
         let list = weights(&model);
         let wanted = logits(&model, &list);
         let mut source = HostTensors::new(&list);
@@ -431,7 +478,7 @@ fn merged_adapters_give_the_same_logits() {
         let largest = wanted.iter().fold(0f32, |most, x| most.max(x.abs()));
         assert!(worst(&found, &wanted) < 1e-5 * largest, "{} of {largest}", worst(&found, &wanted));
         // The adapters matter.
-        let plain: Vec<HostTensor> = list.iter().filter(|t| !t.name.contains(".lora_")).cloned().collect();
+        let plain: Vec<HostTensor> = list.iter().filter(|t| !is_adapter(&t.name)).cloned().collect();
         assert!(worst(&logits(&base, &plain), &wanted) > 1e-2 * largest);
         let (dir, mut quiet) = (tempfile::tempdir().unwrap(), |_, _| {});
         let request = HfExport {

@@ -27,6 +27,7 @@ mod lion;
 mod log_sums;
 mod loss;
 mod loss_shard;
+mod magnitude;
 mod nodes;
 mod norm;
 mod norm_sums;
@@ -67,6 +68,7 @@ pub(crate) fn workspace(machine: Machine, op: &Op) -> usize {
         Op::LinearCrossEntropy(o) => loss::workspace(machine, o),
         Op::LinearCrossEntropyShard(o) => loss_shard::loss_workspace(machine, o),
         Op::LogitSums(o) => loss_shard::sums_workspace(machine, o),
+        Op::MagnitudesBackward(o) => magnitude::backward_workspace(o),
         Op::NormBackward(o) => norm::backward_workspace(&(&o.head(0)).into()),
         Op::NormBackwardOfSums(o) => norm::backward_workspace(&o.into()),
         Op::Rope(o) => rope::workspace(machine, o),
@@ -79,6 +81,7 @@ pub(crate) fn workspace(machine: Machine, op: &Op) -> usize {
         | Op::AdafactorUpdate(_)
         | Op::AdamW(_)
         | Op::AdamWInt8(_)
+        | Op::AdaptedSquares(_)
         | Op::Add(_)
         | Op::AddGatedRows(_)
         | Op::AddGatedRowsBackward(_)
@@ -106,6 +109,7 @@ pub(crate) fn workspace(machine: Machine, op: &Op) -> usize {
         | Op::Gated(_)
         | Op::GatedBackward(_)
         | Op::Lion(_)
+        | Op::Magnitudes(_)
         | Op::MomentDirection(_)
         | Op::Norm(_)
         | Op::NormGradientSums(_)
@@ -132,6 +136,7 @@ pub(crate) fn run(ctx: &Ctx<'_>, op: &Op) -> Result<(), TensorError> {
         Op::AdafactorUpdate(o) => adafactor::update(ctx, o),
         Op::AdamW(o) => adamw::run(ctx, o),
         Op::AdamWInt8(o) => adamw_int8::run(ctx, o),
+        Op::AdaptedSquares(o) => magnitude::squares(ctx, o),
         Op::Add(o) => add::run(ctx, o),
         Op::AddGatedRows(o) => gated_rows::forward(ctx, o),
         Op::AddGatedRowsBackward(o) => gated_rows::backward(ctx, o),
@@ -176,6 +181,8 @@ pub(crate) fn run(ctx: &Ctx<'_>, op: &Op) -> Result<(), TensorError> {
         Op::LinearCrossEntropyShard(o) => return loss_shard::loss(ctx, o),
         Op::LogitSums(o) => return loss_shard::sums(ctx, o),
         Op::Lion(o) => lion::run(ctx, o),
+        Op::Magnitudes(o) => magnitude::forward(ctx, o),
+        Op::MagnitudesBackward(o) => magnitude::backward(ctx, o),
         Op::MomentDirection(o) => adafactor::moment(ctx, o),
         Op::Norm(o) => (0..o.heads()).for_each(|head| norm::forward(ctx, &(&o.head(head)).into())),
         Op::NormBackward(o) => (0..o.heads()).for_each(|head| norm::backward(ctx, &(&o.head(head)).into())),
@@ -206,6 +213,7 @@ fn reference(ctx: &Ctx<'_>, op: &Op) -> Result<(), TensorError> {
         Op::AdafactorUpdate(o) => adafactor::update_reference(arena, o),
         Op::AdamW(o) => adamw::reference(arena, o),
         Op::AdamWInt8(o) => adamw_int8::reference(arena, o),
+        Op::AdaptedSquares(o) => magnitude::squares_reference(arena, o),
         Op::Add(o) => add::reference(arena, o),
         Op::AddGatedRows(o) => gated_rows::forward_reference(arena, o),
         Op::AddGatedRowsBackward(o) => gated_rows::backward_reference(arena, o),
@@ -250,6 +258,8 @@ fn reference(ctx: &Ctx<'_>, op: &Op) -> Result<(), TensorError> {
         Op::LinearCrossEntropyShard(o) => return loss_shard::loss_reference(arena, o),
         Op::LogitSums(o) => return loss_shard::sums_reference(arena, o),
         Op::Lion(o) => lion::reference(arena, o),
+        Op::Magnitudes(o) => magnitude::forward_reference(arena, o),
+        Op::MagnitudesBackward(o) => magnitude::backward_reference(arena, o),
         Op::MomentDirection(o) => adafactor::moment_reference(arena, o),
         Op::Norm(o) => {
             (0..o.heads()).for_each(|head| norm::forward_reference(arena, &(&o.head(head)).into()))

@@ -226,12 +226,15 @@ impl Writer<'_> {
         Linear { x, weight, bias, activation: None, residual: None, rowwise: self.recording.rowwise, out }
     }
 
-    /// Gradients of a linear map's own parameters, and of those of its adapters.
-    fn linear_gradients(&mut self, map: &str, x: View, dy: View) {
+    /// Gradients of a linear map's own parameters, and of those of its adapters. Returns the gradient of its product, from which that of
+    /// its input follows.
+    fn linear_gradients(&mut self, map: &str, x: View, dy: View) -> View {
+        let dy = self.product_gradient(map, dy);
         let dweight = self.weight_gradient(&format!("{map}.weight"));
         let dbias = self.gradient(&format!("{map}.bias"));
         self.recorder.launch(LinearBackwardWeight { x, dy, dweight, dbias, accumulate: false });
         self.adapter_gradients(map, x, dy);
+        dy
     }
 
     /// `dx`: the gradient of a linear map's input, after [`Writer::linear_gradients`].

@@ -100,8 +100,8 @@ impl Writer<'_> {
         activation: Option<(ActivationKind, View)>,
         dy: View,
     ) -> View {
-        let (dproduct, kept) = self.join_backward(block);
-        self.linear_gradients(block.last, y, dproduct);
+        let (dbranch, kept) = self.join_backward(block);
+        let dproduct = self.linear_gradients(block.last, y, dbranch);
         match activation {
             Some((kind, pre)) if self.is_adapted(block.last) => {
                 self.adapted_input_gradient(block.last, dproduct, dy);
@@ -137,7 +137,7 @@ impl Writer<'_> {
     /// The gradient of the block's first linear map's own parameters and input, and with that the gradient of x. `input` is
     /// what the block has read, `dy` the gradient of that map's outputs.
     pub(super) fn enter_backward(&mut self, block: Block, x: View, input: View, dy: View, kept: View) {
-        self.linear_gradients(block.first, input, dy);
+        let dy = self.linear_gradients(block.first, input, dy);
         let dinput = self.entry_gradient(block);
         self.adapted_input_gradient(block.first, dy, dinput);
         self.entered_backward(block, x, dinput, kept);

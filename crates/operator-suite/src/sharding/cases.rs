@@ -115,6 +115,14 @@ fn elementwise(m: &mut Maker) {
         m.case(what, Quantise { src: values, codes, scales, keep_sign });
         m.case(what, Dequantise { codes, scales, dst: values, accumulate });
     }
+    let (weight, a, b, squares) = (m.normal(c, r), m.normal(3, r), m.normal(c, 3), m.positive(1, c));
+    m.case("", AdaptedSquares { weight, a, b, scale: 0.5, out: squares });
+    let (magnitude, bias, dmagnitude) = (m.normal(1, c), m.normal(1, c), m.normal(1, c));
+    for (what, bias, accumulate) in [("", None, false), ("with a bias", Some(bias), true)] {
+        m.case(what, Magnitudes { x, bias, magnitude, squares, out });
+        let (dout, dx) = (y, out);
+        m.case(what, MagnitudesBackward { dout, x, bias, magnitude, squares, dx, dmagnitude, accumulate });
+    }
     let step = Some(m.with(1, 2, |i, _| [1.0, 0.5][i]));
     m.case("with a step", Combine { a: x, alpha: 0.3, b: y, beta: -1.5, step, out });
 }

@@ -20,7 +20,11 @@ const IDS: [u32; 16] = [1, 5, 9, 3, 7, 2, 11, 4, 6, 6, 0, 14, 13, 8, 10, 12];
 const UNSCORED: [usize; 2] = [3, 5];
 
 fn adapters(rank: u64, targets: &[AdapterTarget]) -> Option<Adapters> {
-    Some(Adapters { rank, alpha: 4.0, rank_stabilised: false, targets: targets.to_vec() })
+    Some(Adapters { rank, alpha: 4.0, targets: targets.to_vec(), ..Adapters::default() })
+}
+
+fn magnitudes(of: Option<Adapters>) -> Option<Adapters> {
+    of.map(|of| Adapters { magnitude: true, ..of })
 }
 
 fn tiny(of: Model) -> Model {
@@ -55,7 +59,13 @@ fn transposed(k: usize, inputs: usize, outputs: usize) -> Vec<f32> {
     (0..outputs * inputs).map(|at| base(k, at % inputs * outputs + at / inputs)).collect()
 }
 
-/// Value of a parameter of the golden models, without adapters.
+/// Euclidean norms of rows.
+fn norms(matrix: &[f32], cols: usize) -> Vec<f32> {
+    let norm = |row: &[f32]| row.iter().map(|w| f64::from(*w).powi(2)).sum::<f64>().sqrt() as f32;
+    matrix.chunks(cols).map(norm).collect()
+}
+
+/// Value of a parameter of the golden models, without the matrices of adapters.
 fn golden(model: &Model, tensor: &StateTensor) -> Vec<f32> {
     let name = &tensor.name;
     let layer: usize = name.split('.').nth(1).and_then(|n| n.parse().ok()).unwrap_or(0);
@@ -68,6 +78,8 @@ fn golden(model: &Model, tensor: &StateTensor) -> Vec<f32> {
         "head.weight" => stacked(1 + 7 * model.layers, &[16], d),
         _ if of("norm.weight") => vec![1.0; tensor.len()],
         _ if of(".bias") => vec![0.0; tensor.len()],
+        _ if of("query.magnitude") => norms(&stacked(k, &[8], d), d),
+        _ if of("value.magnitude") => norms(&stacked(k + 2, &[4], d), d),
         _ if is_llama && of("qkv.weight") => stacked(k, &[8, 4, 4], d),
         _ if is_llama && of("attention.out.weight") => stacked(k + 3, &[d], d),
         _ if of("gate_up.weight") => stacked(k + 4, &[f, f], d),
@@ -188,6 +200,13 @@ fn losses_and_norms_are_those_of_peft() {
             [2.996419, 2.907522, 2.847194, 2.792822, 2.736030, 2.675857, 2.618903],
         ),
         (
+            "DoRA of query and value",
+            llama(magnitudes(adapters(2, &[Query, Value]))),
+            136,
+            0.865802,
+            [2.996419, 2.964242, 2.941839, 2.924582, 2.909588, 2.895393, 2.881453],
+        ),
+        (
             "LoRA of GPT-2's fused map",
             gpt2(adapters(2, &[Qkv])),
             128,
@@ -214,7 +233,22 @@ fn adapted(of: Model, targets: &[AdapterTarget]) -> Model {
 
 #[test]
 fn every_layout_has_the_losses_of_one_rank() {
-    let model = adapted(model(false, 8, 16), &[Query, Key, Value, Out, Gate, Up, Down]);
+    let plain = adapted(model(false, 8, 16), &[Query, Key, Value, Out, Gate, Up, Down]);
+    let with = |of: &dyn Fn(Adapters) -> Adapters| {
+        let model = Model { adapters: plain.adapters.clone().map(of), ..plain.clone() };
+        model.check().unwrap();
+        model
+    };
+    layouts_have_the_losses_of_one_rank(&plain);
+    layouts_have_the_losses_of_one_rank(&with(&|of| Adapters { magnitude: true, ..of }));
+    layouts_have_the_losses_of_one_rank(&with(&|of| Adapters {
+        dropout: 0.3,
+        ranks: [(Query, 3), (Down, 1)].into(),
+        ..of
+    }));
+}
+
+fn layouts_have_the_losses_of_one_rank(model: &Model) {
     let base = ParallelConfig::default;
     let tensor = |sequence| ParallelConfig { tensor: 2.into(), sequence, ..base() };
     for (config, ranks, micro_batches) in [
@@ -229,12 +263,12 @@ fn every_layout_has_the_losses_of_one_rank() {
         (ParallelConfig { context: 2, ..base() }, 2, 8),
         (ParallelConfig { context: 2, context_method: ContextMethod::Ring, ..tensor(true) }, 8, 4),
     ] {
-        check(&model, &Layout { config, ranks, micro_batches, ..single() }, 8);
+        check(model, &Layout { config, ranks, micro_batches, ..single() }, 8);
     }
     for kind in [Kind::OneFOneB, Kind::Interleaved, Kind::ZbH1, Kind::DualPipe] {
-        check(&model, &pipelined(kind, 2, 4), 8);
+        check(model, &pipelined(kind, 2, 4), 8);
     }
     let mut recomputed = Layout { ranks: 2, micro_batches: 2, ..single() };
     recomputed.activations.recompute = Recompute::Full.into();
-    check(&model, &recomputed, 8);
+    check(model, &recomputed, 8);
 }

@@ -197,6 +197,19 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
     ),
     ("model.adapters.rank", "1 to the smaller side of each map", &["1", "64"], &["0", "100000"]),
     ("model.adapters.alpha", "above 0", &["16.0", "0.5"], &["0.0", "-1.0"]),
+    ("model.adapters.dropout", "0 to 0.99; 0 with `magnitude`", &["0.0", "0.1"], &["1.0", "-0.1"]),
+    (
+        "model.adapters.ranks",
+        "targets that have an adapter, with 1 to the smaller side of each",
+        &["{query=4}", "{query=64,value=1}"],
+        &["{query=0}", "{down=4}", "{embedding=4}"],
+    ),
+    (
+        "model.adapters.alphas",
+        "targets that have an adapter, with numbers above 0",
+        &["{value=4.0}"],
+        &["{value=0.0}", "{down=4.0}"],
+    ),
     (
         "model.adapters.targets",
         "at least one; not \"qkv\" with its parts; \"gate\" where the block is gated",

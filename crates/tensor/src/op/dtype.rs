@@ -44,8 +44,16 @@ fn is_wider(views: &[View], activation: &View) -> bool {
 /// Names of the operands that hold activations or gradients of activations.
 fn activations(op: &Op) -> &'static [&'static str] {
     match op {
-        Op::Activation(_) | Op::Dropout(_) | Op::Norm(_) | Op::NormOfSums(_) | Op::Scale(_) => &["x", "out"],
-        Op::ActivationBackward(_) | Op::NormBackward(_) | Op::NormBackwardOfSums(_) => &["x", "dout", "dx"],
+        Op::Activation(_)
+        | Op::Dropout(_)
+        | Op::Norm(_)
+        | Op::NormOfSums(_)
+        | Op::Scale(_)
+        | Op::Magnitudes(_) => &["x", "out"],
+        Op::ActivationBackward(_)
+        | Op::NormBackward(_)
+        | Op::NormBackwardOfSums(_)
+        | Op::MagnitudesBackward(_) => &["x", "dout", "dx"],
         Op::NormGradientSums(_) => &["x", "dout"],
         Op::Add(_) => &["a", "b", "out"],
         Op::AddGatedRows(_) => &["x", "y", "out"],
@@ -79,7 +87,10 @@ fn activations(op: &Op) -> &'static [&'static str] {
 fn parameters(op: &Op) -> &'static [&'static str] {
     match op {
         Op::AdamW(_) | Op::AdamWInt8(_) => &["param", "grad"],
+        Op::AdaptedSquares(_) => &["weight", "a", "b"],
         Op::AddShadowGradients(_) => &["dweight"],
+        Op::Magnitudes(_) => &["bias", "magnitude"],
+        Op::MagnitudesBackward(_) => &["bias", "magnitude", "dmagnitude"],
         Op::Embedding(_) => &["table", "positions.table"],
         Op::EmbeddingBackward(_) => &["dtable", "positions.table"],
         Op::Linear(_) | Op::Norm(_) | Op::NormOfSums(_) => &["weight", "bias"],

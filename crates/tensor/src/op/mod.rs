@@ -22,6 +22,7 @@ mod linear;
 mod log_sums;
 mod loss;
 mod loss_shard;
+mod magnitude;
 mod matrix;
 mod nodes;
 mod norm;
@@ -57,6 +58,7 @@ pub use linear::{Linear, LinearBackwardInput, LinearBackwardWeight};
 pub use log_sums::CombineLogSums;
 pub use loss::{IGNORED, LinearCrossEntropy, LossBackward, Teacher};
 pub use loss_shard::{LinearCrossEntropyShard, LogitSums};
+pub use magnitude::{AdaptedSquares, Magnitudes, MagnitudesBackward};
 pub use matrix::{Cholesky, Combine, DivideByNorm, Dot, TriangularInverse};
 pub use nodes::KeepInNode;
 pub use norm::{Norm, NormBackward, NormKind};
@@ -200,6 +202,7 @@ ops!(
     AdafactorUpdate,
     AdamW,
     AdamWInt8,
+    AdaptedSquares,
     Add,
     AddGatedRows,
     AddGatedRowsBackward,
@@ -244,6 +247,8 @@ ops!(
     LinearCrossEntropyShard,
     Lion,
     LogitSums,
+    Magnitudes,
+    MagnitudesBackward,
     MomentDirection,
     Norm,
     NormBackward,

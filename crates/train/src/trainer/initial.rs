@@ -8,9 +8,11 @@ use super::Trainer;
 use super::continuing::LearningRate;
 use crate::TrainError;
 use crate::state::{InitialState, TrainState};
-use bessemer_arch::ParamId;
+use bessemer_arch::{AdapterTarget, Model, ParamId};
 use bessemer_checkpoint::{Latest, Loaded, Skipped};
+use bessemer_model::euclidean;
 use bessemer_optim::is_state_name;
+use bessemer_parallel::StateTensor;
 use bessemer_recipe::{InitOptimizer, InitSchedule};
 
 /// Opens the checkpoint whose parameters a run begins with.
@@ -51,9 +53,9 @@ impl Trainer {
                 "train.init.optimizer = \"keep\" with model.adapters, for which {place} has no optimizer state: take \"fresh\""
             )));
         }
-        let mut wanted = self.runner.worker.tensors(&recipe.optim)?;
+        let wanted = self.runner.worker.tensors(&recipe.optim)?;
         let is_new = |name: &str| adds && ParamId::parse(name).is_some_and(|id| id.role().is_adapter());
-        wanted.retain(|tensor| !is_new(&tensor.name));
+        let (new, mut wanted): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|tensor| is_new(&tensor.name));
         if keeps {
             self.require_optimizer(&wanted, loaded, &place)?;
         }
@@ -64,6 +66,13 @@ impl Trainer {
             self.runner.worker.write_with(&mut *self.backend, tensor, &mut |runs, values| {
                 loaded.read_runs(&tensor.name, runs, values).map_err(TrainError::from)
             })?;
+        }
+        let model = self.runner.worker.model().clone();
+        for tensor in &new {
+            let Some(rows) = NormedRows::of(tensor, &model) else { continue };
+            self.runner
+                .worker
+                .write_with(&mut *self.backend, tensor, &mut |runs, norms| rows.norms(loaded, runs, norms))?;
         }
         self.runner.worker.adopt_state(&mut *self.backend)?;
         let continues = recipe.train.init.schedule == InitSchedule::Continue;
@@ -81,6 +90,46 @@ impl Trainer {
         self.state.model_type = saved.model_type.clone();
         self.state.initial = Some(initial).filter(|initial| *initial != InitialState::default());
         self.rate = LearningRate::new(&recipe.optim, &self.plan, &self.state);
+        Ok(())
+    }
+}
+
+/// Elements of a matrix that are read together.
+const READ: usize = 1 << 20;
+
+/// Rows of a matrix of the initial checkpoint whose norms are the first magnitudes of new adapters.
+struct NormedRows {
+    matrix: String,
+    columns: usize,
+    first: usize,
+}
+
+impl NormedRows {
+    /// Those of a tensor of magnitudes.
+    fn of(tensor: &StateTensor, model: &Model) -> Option<NormedRows> {
+        let id = ParamId::parse(&tensor.name)?;
+        let target = AdapterTarget::ALL.into_iter().find(|target| target.magnitude() == id.role())?;
+        Some(NormedRows {
+            matrix: target.adapts(model).in_layer(id.unit().layer()?).to_string(),
+            columns: target.inputs(model),
+            first: target.outputs(model).start,
+        })
+    }
+
+    /// Norms of the rows of these runs, one after the other.
+    fn norms(&self, loaded: &Loaded, runs: &[(usize, usize)], norms: &mut [f32]) -> Result<(), TrainError> {
+        let together = (READ / self.columns).max(1);
+        let (mut rows, mut norms) = (Vec::new(), norms.iter_mut());
+        for (first, len) in runs {
+            for start in (0..*len).step_by(together) {
+                let count = together.min(len - start);
+                rows.resize(count * self.columns, 0.0);
+                let from = (self.first + first + start) * self.columns;
+                loaded.read_runs(&self.matrix, &[(from, rows.len())], &mut rows)?;
+                let of_rows = rows.chunks(self.columns).map(|row| euclidean(row) as f32);
+                norms.by_ref().zip(of_rows).for_each(|(to, norm)| *to = norm);
+            }
+        }
         Ok(())
     }
 }

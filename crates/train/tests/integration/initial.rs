@@ -183,9 +183,24 @@ fn values(run: &std::path::Path, step: u64) -> Vec<(String, Vec<f32>)> {
     specs.iter().enumerate().map(value).collect()
 }
 
+fn is_adapter(name: &str) -> bool {
+    bessemer_arch::ParamId::parse(name).is_some_and(|id| id.role().is_adapter())
+}
+
 /// Adapters learn beside parameters that keep their bits, in every layout and after a stop.
 #[test]
 fn adapters_begin_beside_the_parameters_of_a_model_without_any() {
+    adapters_begin(&[], 8);
+}
+
+/// So do adapters with magnitudes, which begin as the norms of the rows of the model's matrices.
+#[test]
+fn magnitudes_begin_as_norms_of_a_model_without_any() {
+    adapters_begin(&["model.adapters.magnitude=true"], 12);
+}
+
+/// Adapters with so many parameters in a layer.
+fn adapters_begin(of_adapters: &[&str], matrices: usize) {
     let whole = Run::new(false);
     let straight = steps(&whole.train(&with(&["save.every_steps=12"]), 1, None));
     let opened = || saved(&whole.dir, 12);
@@ -198,7 +213,7 @@ fn adapters_begin_beside_the_parameters_of_a_model_without_any() {
             "model.adapters.rank=4",
             "model.adapters.targets=[\"qkv\",\"out\",\"up\",\"down\"]",
         ];
-        with(&[&adapters[..], sets].concat())
+        with(&[&adapters[..], of_adapters, sets].concat())
     };
     let mut losses: Vec<Vec<f64>> = Vec::new();
     for (sets, ranks) in [
@@ -215,9 +230,9 @@ fn adapters_begin_beside_the_parameters_of_a_model_without_any() {
         assert!((found[0].loss - straight[12].loss).abs() < 1e-5, "{sets:?}");
         losses.push(found.iter().map(|s| s.loss).collect());
         let (base, tuned) = (values(&whole.dir, 12), values(&new.dir, 6));
-        let (adapters, frozen): (Vec<_>, Vec<_>) = tuned.into_iter().partition(|of| of.0.contains(".lora_"));
+        let (adapters, frozen): (Vec<_>, Vec<_>) = tuned.into_iter().partition(|of| is_adapter(&of.0));
         assert!(frozen == base, "{sets:?}: a frozen parameter has changed");
-        assert_eq!(adapters.len(), 2 * 2 * 4);
+        assert_eq!(adapters.len(), 2 * matrices);
         assert!(adapters.iter().all(|(_, values)| values.iter().any(|x| *x != 0.0)), "{sets:?}");
     }
     for other in &losses[1..] {

@@ -99,7 +99,7 @@ pub(crate) fn dense_kinds() -> Vec<(&'static str, Model)> {
 }
 
 fn adapters(targets: &[AdapterTarget]) -> Option<Adapters> {
-    Some(Adapters { rank: 3, alpha: 4.0, rank_stabilised: false, targets: targets.to_vec() })
+    Some(Adapters { rank: 3, alpha: 4.0, targets: targets.to_vec(), ..Adapters::default() })
 }
 
 /// The golden models, and others that mix the choices in ways no published model does.
