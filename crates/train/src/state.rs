@@ -68,6 +68,9 @@ pub struct TrainState {
     /// `model_type` of the Hugging Face configuration that the model was imported from, which exports keep; absent in other models.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model_type: Option<String>,
+    /// [`bessemer_checkpoint::base_hash`] of the model that adapters were put on; absent in runs without adapters, or whose base was drawn.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<String>,
     /// Identity of the model and data to which the parameters belong.
     pub identity: RunIdentity,
 }
@@ -321,6 +324,7 @@ mod tests {
             teacher: None,
             run: None,
             model_type: None,
+            base: None,
             identity: identity(),
         };
         Manifest {

@@ -336,6 +336,7 @@ impl Trainer {
             teacher: None,
             run: None,
             model_type: None,
+            base: None,
             identity: RunIdentity {
                 model,
                 tokenizer: input.tokenizer.fingerprint(),
