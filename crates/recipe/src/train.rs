@@ -10,6 +10,7 @@
 //! steps              = steps, or ceil(tokens / batch_tokens), or ceil(epochs x train tokens / batch_tokens)
 //! ```
 
+use crate::early_stop::EarlyStopConfig;
 use crate::init::InitConfig;
 use crate::integrity::IntegrityConfig;
 use crate::lengths::SequenceLengths;
@@ -121,6 +122,8 @@ pub struct TrainConfig {
     pub init: InitConfig,
     /// A model whose predictions the run learns from.
     pub teacher: TeacherConfig,
+    /// When a run ends before its last step.
+    pub early_stop: EarlyStopConfig,
     /// How numbers that a broken machine makes are found.
     pub integrity: IntegrityConfig,
 }
@@ -186,6 +189,7 @@ impl Default for TrainConfig {
             skip_samples: Vec::new(),
             init: InitConfig::default(),
             teacher: TeacherConfig::default(),
+            early_stop: EarlyStopConfig::default(),
             integrity: IntegrityConfig::default(),
         }
     }
@@ -325,6 +329,7 @@ impl TrainConfig {
         self.loss_scale.check()?;
         self.init.check()?;
         self.teacher.check()?;
+        self.early_stop.check()?;
         self.integrity.check()?;
         if self.log_every == 0 {
             return Err("train.log_every = 0: expected at least 1".into());

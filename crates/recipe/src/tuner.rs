@@ -19,6 +19,8 @@ const CHATS_OF_A_STEP: u64 = 16;
 const EPOCHS: u64 = 3;
 /// Evaluations of the held-out chats.
 const EVALUATIONS: u64 = 10;
+/// Evaluations without a lower loss that end it.
+const PATIENCE: u64 = 3;
 /// Lengths of sequences are multiples of this.
 const LENGTH_STEP: u64 = 32;
 
@@ -163,6 +165,9 @@ seq_len = {seq_len}
 batch_tokens = {batch}           # about {per_step} chats
 epochs = {EPOCHS}                       # about {steps} steps
 log_every = {log_every}
+
+[train.early_stop]
+patience = {PATIENCE}                     # evaluations without a lower loss on held-out chats that end the run
 
 [train.init]
 from = {from}                    # the model

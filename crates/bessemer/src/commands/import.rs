@@ -79,6 +79,7 @@ pub(crate) fn import(
         batch_origin: None,
         initial: None,
         teacher: None,
+        early_stop: None,
         run: None,
         model_type: Some(model.model_type().to_owned()),
         base,

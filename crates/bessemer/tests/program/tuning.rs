@@ -334,7 +334,8 @@ fn adapters_go_on_the_base_that_they_were_trained_on() {
         .failed(1, &["a-peft: wanted adapters of this base, whose tensors have the hash", "found those of"]);
     place.train(&["tokenizer.file=runs/t/tokenizer.json", "run.name=w", "model.width=16", "train.steps=1"]);
     let on_w = |adapter: &str| generate("runs/w", &["--adapter", adapter]);
-    on_w("runs/a").failed(1, &["runs/a: wanted adapters of a base with the model", "2 layers x 16", "2 layers x 32"]);
+    on_w("runs/a")
+        .failed(1, &["runs/a: wanted adapters of a base with the model", "2 layers x 16", "2 layers x 32"]);
     on_w("a-peft").failed(1, &["adapter_model.safetensors", "q_proj.lora_A", "[4, 32]", "[4, 16]"]);
     generate("runs/a", &["--adapter", "runs/b"])
         .failed(2, &["--adapter runs/b: wanted a base without adapters"]);
