@@ -8,18 +8,18 @@
 //!
 //! A text is read back as a row of OpenAI's form, with the checks of one.
 
-use bessemer_chat::rows::read_row;
+use bessemer_chat::rows::{read_object, read_row};
 use bessemer_chat::{Chat, Role, RowForm};
 use serde_json::{Map, Value, json};
 
 /// Begins a turn (record separator).
 const TURN: char = '\u{1e}';
 
-/// The text of a chat.
+/// The text of a chat, as documents of a corpus with `[corpus.chats]` have it.
 ///
 /// # Errors
 /// A turn that has the character by which turns begin.
-pub(crate) fn text_of(chat: &Chat) -> Result<String, String> {
+pub fn text_of_chat(chat: &Chat) -> Result<String, String> {
     let mut text = String::new();
     for (index, message) in chat.messages.iter().enumerate() {
         if message.content.contains(TURN) {
@@ -51,10 +51,19 @@ pub(crate) fn text_of(chat: &Chat) -> Result<String, String> {
 /// The text of a row of one of the forms that `bessemer chat show` reads.
 ///
 /// # Errors
-/// Errors of [`read_row`] and of [`text_of`].
+/// Errors of [`read_row`] and of [`text_of_chat`].
 pub(crate) fn text_of_row(row: &[u8]) -> Result<String, String> {
     let (_, chat): (RowForm, Chat) = read_row(row)?;
-    text_of(&chat)
+    text_of_chat(&chat)
+}
+
+/// The text of a row that is an object already, as [`text_of_row`].
+///
+/// # Errors
+/// Errors of [`read_object`] and of [`text_of_chat`].
+pub(crate) fn text_of_object(row: &Map<String, Value>) -> Result<String, String> {
+    let (_, chat): (RowForm, Chat) = read_object(row)?;
+    text_of_chat(&chat)
 }
 
 /// The chat whose document has this text, in a corpus with `[corpus.chats]`.

@@ -120,7 +120,8 @@ impl<B: Backend> Engine for ModelEngine<B> {
 
     fn free_piece(&self) -> Option<usize> {
         // Where attention stays within documents a piece ends with its document.
-        self.base.0.model().document_end.is_none().then_some(MIN_PASS_ROWS)
+        let mut models = std::iter::once(&self.base).chain(&self.adapted).map(|(decoder, _)| decoder.model());
+        models.all(|model| model.document_end.is_none()).then_some(MIN_PASS_ROWS)
     }
 
     fn begin(&mut self, slot: usize, model: usize, len: usize) {

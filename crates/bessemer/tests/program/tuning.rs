@@ -6,6 +6,7 @@ use bessemer_shards::ShardSet;
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 
 const CONTEXT: &str = "96";
 
@@ -213,8 +214,18 @@ fn init_writes_a_recipe_that_tunes_a_model() {
     init(&["--from", "text"]).failed(1, &["--from text", "config.json"]);
     init(&[]).failed(2, &["--from"]);
     fs::write(place.path("chats.parquet"), "PAR1").unwrap();
-    let words = ["init", "--from", "runs/t", "--chats", "chats.parquet", "--out", "mine.toml"];
-    place.bessemer(&words).failed(1, &["chats.parquet", "found Parquet", "duckdb"]);
+    let words = [
+        "init",
+        "--from",
+        "runs/t",
+        "--template",
+        "chatml",
+        "--chats",
+        "chats.parquet",
+        "--out",
+        "mine.toml",
+    ];
+    place.bessemer(&words).failed(1, &["cannot read chats.parquet"]);
     fs::create_dir(place.path("strange")).unwrap();
     fs::write(place.path("strange/config.json"), "{\"model_type\": \"mamba\"}").unwrap();
     init(&["--from", "strange"]).failed(1, &["\"mamba\" is not supported; supported: gpt2, llama"]);
@@ -228,6 +239,9 @@ fn init_writes_a_recipe_that_tunes_a_model() {
         (&json!(50), &json!(16), &json!(0)),
         "{made}"
     );
+    assert_eq!((&made["equal"], &made["new_tokens"]), (&json!(0), &json!(["<|im_start|>", "<|im_end|>"])));
+    let recipe = fs::read_to_string(place.path("mine.toml")).unwrap();
+    assert!(recipe.contains("trained = [\"embed.tokens\", \"head.weight\"]"), "{recipe}");
     init(&chatml).failed(1, &["mine.toml", "exists"]);
     let run = [
         "run",
@@ -250,6 +264,7 @@ fn init_writes_a_recipe_that_tunes_a_model() {
     assert_eq!(made.code, Some(0), "{}", made.err);
     assert!(made.err.contains("chats.jsonl, line 52: wanted messages"), "{}", made.err);
     let recipe = fs::read_to_string(place.path("mine.toml")).unwrap();
+    assert!(!recipe.contains("trained = "), "the model has been trained on its template:\n{recipe}");
     for part in
         ["from = \"runs/model\"", "long = \"drop\"", "file = \"runs/model/tokenizer.json\"", "keep_best = 1"]
     {
@@ -384,4 +399,54 @@ fn adapters_go_on_the_base_that_they_were_trained_on() {
     fs::write(place.path("a-peft/adapter_config.json"), config).unwrap();
     fs::rename(&weights, place.path("a-peft/adapter_model.bin")).unwrap();
     on_t(&[]).failed(1, &["adapter_model.bin, a pickle"]);
+}
+
+/// Files that pyarrow has written: the recipe, the shards and the tuned model of the same rows as JSON lines.
+#[test]
+fn chats_of_parquet_files_tune_as_those_of_json_lines() {
+    let place = prepared();
+    for name in ["chats-messages", "chats-texts"] {
+        let made: Vec<(Value, Vec<(Vec<u32>, Vec<bool>)>)> = ["parquet", "jsonl"]
+            .iter()
+            .map(|ending| {
+                let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../corpus/tests/data");
+                let (chats, recipe) = (format!("{name}.{ending}"), format!("{name}-{ending}.toml"));
+                fs::copy(data.join(&chats), place.path(&chats)).unwrap();
+                let words = [
+                    "init",
+                    "--from",
+                    "runs/t",
+                    "--template",
+                    "chatml",
+                    "--chats",
+                    &chats,
+                    "--out",
+                    &recipe,
+                    "--json",
+                ];
+                let mut made = place.bessemer(&words).json();
+                for key in ["recipe", "next"] {
+                    made.as_object_mut().unwrap().remove(key);
+                }
+                // Splits of documents follow their names, which have the name of the file.
+                let sets = [
+                    "run.name=r",
+                    "train.epochs=0",
+                    "train.steps=2",
+                    "run.threads=1",
+                    "corpus.split.validation_fraction=0.5",
+                ];
+                let sets = sets.iter().flat_map(|set| ["--set", set]);
+                let done = place.bessemer(&["run", &recipe].into_iter().chain(sets).collect::<Vec<&str>>());
+                assert_eq!(done.code, Some(0), "{}", done.err);
+                let found = documents(&place, "runs/r");
+                fs::remove_dir_all(place.path("runs/r")).unwrap();
+                (made, found)
+            })
+            .collect();
+        assert_eq!(made[0], made[1], "{name}");
+        let (chats, equal) = if name == "chats-texts" { (12, 0) } else { (30, 1) };
+        assert_eq!((&made[0].0["chats"], &made[0].0["equal"]), (&json!(chats), &json!(equal)));
+        assert_eq!(made[0].1.len(), chats);
+    }
 }
