@@ -55,7 +55,7 @@ pub(crate) use scaling::{
     FitArgs, FittedLaw, PublishedLaw, ScalingAdviseArgs, ScalingCommand, ScalingFitArgs,
 };
 pub(crate) use schedule::{EnergyArgs, FillArgs, ProgramArgs, ScheduleCommand, ShowArgs};
-pub(crate) use serve::ServeArgs;
+pub(crate) use serve::{NamedAdapter, ServeArgs};
 pub(crate) use study::{
     Size, StudyCommand, StudyCoordCheckArgs, StudyInitArgs, StudyLrArgs, StudyScalingArgs,
 };

@@ -244,6 +244,7 @@ impl Observer for Console {
                 terminal::step_line(s, self.training.steps)
             }
             Record::Eval(e) => terminal::eval_line(e),
+            Record::EarlyStop(stop) => terminal::early_stop_line(stop),
             Record::Save(s) => terminal::save_line(s),
             Record::SaveInterval(i) => terminal::save_interval_line(i),
             Record::Sample(s) => terminal::sample_block(s),

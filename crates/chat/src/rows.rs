@@ -317,8 +317,11 @@ fn values(row: &[u8]) -> usize {
     count
 }
 
-/// The JSON object of a row, within limits.
-fn object(row: &[u8]) -> std::result::Result<Map<String, Value>, String> {
+/// Reads a row as a JSON object.
+///
+/// # Errors
+/// A sentence: a limit, invalid UTF-8 or JSON.
+pub fn read_object_of_row(row: &[u8]) -> std::result::Result<Map<String, Value>, String> {
     let row = row.strip_prefix(b"\xef\xbb\xbf").unwrap_or(row);
     if row.len() > MOST_ROW_BYTES {
         return Err(format!("wanted a row of at most {MOST_ROW_BYTES} bytes, found {}", row.len()));
@@ -345,22 +348,14 @@ fn object(row: &[u8]) -> std::result::Result<Map<String, Value>, String> {
 /// # Errors
 /// A sentence: a limit, invalid UTF-8 or JSON, a form that is unknown, a turn that is wrong.
 pub fn read_row(row: &[u8]) -> std::result::Result<(RowForm, Chat), String> {
-    read_object(&object(row)?)
+    read_object(&read_object_of_row(row)?)
 }
 
-/// Reads a row of preferences, a JSON object. The turns of both chats are checked ([`Chat::check`]).
+/// Reads a row of preferences that is an object already. The turns of both chats are checked ([`Chat::check`]).
 ///
 /// # Errors
-/// Those of [`read_row`]; a row without `chosen` and `rejected`, chats that begin with different turns, equal answers.
-pub fn read_pair(row: &[u8]) -> std::result::Result<Pair, String> {
-    read_pair_object(&object(row)?)
-}
-
-/// As [`read_pair`], of a row that is an object already.
-///
-/// # Errors
-/// As [`read_pair`].
-pub fn read_pair_object(row: &Map<String, Value>) -> std::result::Result<Pair, String> {
+/// A sentence: a row without `chosen` and `rejected`, chats that begin with different turns, equal answers, a turn that is wrong.
+pub fn read_pair(row: &Map<String, Value>) -> std::result::Result<Pair, String> {
     let has = |name: &&str| row.get(*name).is_some_and(|value| !value.is_null());
     if !["chosen", "rejected"].iter().all(|name| has(&name)) {
         return Err(format!("wanted chosen and rejected, found {}", fields(row)));

@@ -34,6 +34,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod ahead;
+mod base;
 mod chunks;
 mod compare;
 mod compressed;
@@ -61,6 +62,7 @@ mod source;
 mod store;
 mod verified;
 
+pub use base::base_hash;
 pub use compare::{MatchReport, ShapeMismatch};
 pub use config::{AsyncChoice, Compression, SaveConfig, SaveConfigError, SaveEvery, SharedReads};
 pub use difference::{CheckpointDifference, DescribedDifference, MetadataDifference, TensorDifference};

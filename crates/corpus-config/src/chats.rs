@@ -30,7 +30,7 @@ pub enum LongChats {
     Drop,
 }
 
-/// `[corpus.chats]`: fine-tuning on chats. Rows of the source `jsonl` are chats, encoded by a template; only their answers have a loss.
+/// `[corpus.chats]`: fine-tuning on chats. Rows of the source `jsonl` or `parquet` are chats, encoded by a template; only their answers have a loss.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ChatsConfig {
@@ -82,14 +82,13 @@ impl CorpusConfig {
         if self.chats.is_none() {
             return Ok(());
         }
-        if !self.sources.is_empty() || self.source != SourceKind::Jsonl {
+        if !self.sources.is_empty() || !matches!(self.source, SourceKind::Jsonl | SourceKind::Parquet) {
             let found = match self.sources.is_empty() {
                 true => format!("corpus.source = {}", serde_json::to_value(self.source).unwrap_or_default()),
                 false => "[[corpus.sources]]".into(),
             };
             return Err(format!(
-                "[corpus.chats] wanted corpus.source = \"jsonl\" and corpus.path (.jsonl, .json, .csv or .tsv), found {found}; \
-                 `duckdb -c \"copy 'chats.parquet' to 'chats.jsonl'\"` writes JSON lines"
+                "[corpus.chats] wanted corpus.source = \"jsonl\" and corpus.path (.jsonl, .json, .csv or .tsv), or \"parquet\", found {found}"
             ));
         }
         let plain = CleanConfig { exact_dedup: self.clean.exact_dedup, ..CleanConfig::default() };

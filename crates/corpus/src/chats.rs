@@ -9,8 +9,9 @@
 //! A text is read back as a row of OpenAI's form, with the checks of one. Of a pair of preferences the text is that of the chat with the
 //! chosen answer, U+001D, and that of the chat with the rejected one.
 
-use bessemer_chat::rows::{read_pair, read_row};
-use bessemer_chat::{Chat, Pair, Role, RowForm};
+use bessemer_chat::rows::{read_object, read_object_of_row, read_pair, read_row};
+use bessemer_chat::{Chat, Pair, Role};
+use bessemer_corpus_config::CorpusConfig;
 use serde_json::{Map, Value, json};
 
 /// Begins a turn (record separator).
@@ -18,11 +19,11 @@ const TURN: char = '\u{1e}';
 /// Between the chats of a pair (group separator).
 const CHAT: char = '\u{1d}';
 
-/// The text of a chat.
+/// The text of a chat, as documents of a corpus with `[corpus.chats]` have it.
 ///
 /// # Errors
 /// A turn that has the character by which turns begin.
-pub(crate) fn text_of(chat: &Chat) -> Result<String, String> {
+pub fn text_of_chat(chat: &Chat) -> Result<String, String> {
     let mut text = String::new();
     for (index, message) in chat.messages.iter().enumerate() {
         if message.content.contains(TURN) {
@@ -51,22 +52,58 @@ pub(crate) fn text_of(chat: &Chat) -> Result<String, String> {
     Ok(text)
 }
 
-/// The text of a row of one of the forms that `bessemer chat show` reads.
-///
-/// # Errors
-/// Errors of [`read_row`] and of [`text_of`].
-pub(crate) fn text_of_row(row: &[u8]) -> Result<String, String> {
-    let (_, chat): (RowForm, Chat) = read_row(row)?;
-    text_of(&chat)
+/// Rows of `[corpus.chats]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ChatRows {
+    /// A chat each, in one of the forms that `bessemer chat show` reads.
+    Single,
+    /// A chosen and a rejected answer each.
+    Pairs,
 }
 
-/// The text of a row of preferences.
-///
-/// # Errors
-/// Errors of [`read_pair`] and of [`text_of`]; a turn that has the character between chats.
-pub(crate) fn text_of_pair(row: &[u8]) -> Result<String, String> {
-    let Pair { chosen, rejected } = read_pair(row)?;
-    let texts = [text_of(&chosen)?, text_of(&rejected)?];
+impl ChatRows {
+    /// Those of a configuration; `None` if its rows are no chats.
+    pub(crate) fn of(config: &CorpusConfig) -> Option<ChatRows> {
+        let chats = config.chats.as_ref()?;
+        Some(if chats.pairs { ChatRows::Pairs } else { ChatRows::Single })
+    }
+
+    /// The text of a row.
+    ///
+    /// # Errors
+    /// A row that is none, or a turn with a character that borders have.
+    pub(crate) fn text_of_row(self, row: &[u8]) -> Result<String, String> {
+        self.text_of_object(&read_object_of_row(row)?)
+    }
+
+    /// The text of a row that is an object already.
+    ///
+    /// # Errors
+    /// As [`ChatRows::text_of_row`].
+    pub(crate) fn text_of_object(self, row: &Map<String, Value>) -> Result<String, String> {
+        match self {
+            ChatRows::Single => text_of_chat(&read_object(row)?.1),
+            ChatRows::Pairs => text_of_pair(&read_pair(row)?),
+        }
+    }
+
+    /// Columns of a table of which it has one, and the others that are read.
+    pub(crate) fn columns(self) -> [&'static [&'static str]; 2] {
+        match self {
+            ChatRows::Single => [
+                &["messages", "conversations", "output", "completion"],
+                &["instruction", "input", "prompt", "system", "history", "tools"],
+            ],
+            ChatRows::Pairs => {
+                [&["chosen"], &["rejected", "prompt", "messages", "conversations", "system", "tools"]]
+            }
+        }
+    }
+}
+
+/// The text of a pair.
+fn text_of_pair(pair: &Pair) -> Result<String, String> {
+    let texts = [text_of_chat(&pair.chosen)?, text_of_chat(&pair.rejected)?];
     match texts.iter().any(|text| text.contains(CHAT)) {
         true => Err("wanted texts without U+001D, found one with it".into()),
         false => Ok(texts.join(CHAT.encode_utf8(&mut [0; 4]))),
@@ -123,10 +160,10 @@ mod tests {
         for row in rows {
             let (_, mut chat) = read_row(row.as_bytes()).unwrap();
             chat.messages.iter_mut().for_each(|one| one.scored |= one.role != Role::Assistant);
-            let text = text_of_row(row.as_bytes()).unwrap();
+            let text = ChatRows::Single.text_of_row(row.as_bytes()).unwrap();
             assert_eq!(chat_of_text(&text).unwrap(), chat, "{text:?}");
         }
-        let text = text_of_row(rows[2].as_bytes()).unwrap();
+        let text = ChatRows::Single.text_of_row(rows[2].as_bytes()).unwrap();
         assert_eq!(text, "\u{1e}{\"role\":\"user\"}\np\n\u{1e}{\"role\":\"assistant\"}\nc\n");
     }
 
@@ -134,21 +171,28 @@ mod tests {
     fn a_pair_comes_back_from_its_text() {
         let row = r#"{"prompt": [{"role": "user", "content": "q"}], "chosen": "a\n", "rejected": [{"role": "assistant", "content": "b"}],
                       "tools": [{"type": "function", "function": {"name": "f"}}]}"#;
-        let mut pair = read_pair(row.as_bytes()).unwrap();
+        let mut pair = read_pair(&read_object_of_row(row.as_bytes()).unwrap()).unwrap();
         for chat in [&mut pair.chosen, &mut pair.rejected] {
             chat.messages.iter_mut().for_each(|one| one.scored |= one.role != Role::Assistant);
         }
-        let text = text_of_pair(row.as_bytes()).unwrap();
+        let text = ChatRows::Pairs.text_of_row(row.as_bytes()).unwrap();
         assert_eq!(pair_of_text(&text).unwrap(), pair);
-        assert!(pair_of_text(&text_of(&pair.chosen).unwrap()).unwrap_err().contains("found that of one"));
+        assert!(
+            pair_of_text(&text_of_chat(&pair.chosen).unwrap()).unwrap_err().contains("found that of one")
+        );
         let marked = json!({"prompt": "q", "chosen": "a\u{1d}", "rejected": "b"}).to_string();
-        assert!(text_of_pair(marked.as_bytes()).unwrap_err().contains("without U+001D"));
+        assert!(ChatRows::Pairs.text_of_row(marked.as_bytes()).unwrap_err().contains("without U+001D"));
     }
 
     #[test]
     fn texts_that_are_no_chat_are_refused() {
         let marked = json!({"prompt": "a\u{1e}b", "completion": "c"}).to_string();
-        assert!(text_of_row(marked.as_bytes()).unwrap_err().contains("turn 1: wanted a text without U+001E"));
+        assert!(
+            ChatRows::Single
+                .text_of_row(marked.as_bytes())
+                .unwrap_err()
+                .contains("turn 1: wanted a text without U+001E")
+        );
         for (text, fault) in [
             ("", "does not begin with a turn"),
             ("a", "does not begin with a turn"),

@@ -49,7 +49,7 @@ mod verify;
 
 pub use bessemer_documents::{HEAD_BYTES, Split};
 pub use build::{BuildContext, Built, Progress, build, build_on, explain};
-pub use chats::{chat_of_text, pair_of_text};
+pub use chats::{chat_of_text, pair_of_text, text_of_chat};
 pub use check::check;
 pub use delete::{Deletion, delete};
 pub use encode::{DocumentEncoder, EncodedDocument};

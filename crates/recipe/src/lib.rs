@@ -10,6 +10,7 @@
 
 mod builtin;
 mod check;
+mod early_stop;
 mod error;
 mod init;
 mod integrity;
@@ -32,6 +33,7 @@ mod value_de;
 mod write;
 
 pub use builtin::{BUILTIN_RECIPES, BuiltinRecipe, builtin_recipe};
+pub use early_stop::EarlyStopConfig;
 pub use error::{Diagnostic, RecipeError, SHOWN_ERRORS};
 pub use init::{InitConfig, InitOptimizer, InitSchedule, continued_recipe};
 pub use integrity::{IntegrityConfig, Rerun};

@@ -101,6 +101,7 @@ impl Recipe {
         section("train", self.preferences_fit());
         section("train", self.rewind_has_checkpoints());
         section("save", self.best_has_evaluations());
+        section("train", self.early_stop_has_evaluations());
         section("parallel", self.parallel.check());
         section("parallel", self.annotations_fit_model());
         if !self.parallel.awaits_plan() {
@@ -391,6 +392,27 @@ impl Recipe {
                 "save.keep_best = {} with parallel.fill = {}: the validation loss arrives only after a later \
                  step; expected save.keep_best = 0, or parallel.fill without \"evaluation\"",
                 self.save.keep_best, self.parallel.fill
+            ));
+        }
+        Ok(())
+    }
+
+    fn early_stop_has_evaluations(&self) -> Result<(), String> {
+        let patience = self.train.early_stop.patience;
+        if patience == 0 {
+            return Ok(());
+        }
+        if self.eval.every_steps == 0 {
+            return Err(format!(
+                "train.early_stop.patience = {patience} needs validation losses, and eval.every_steps = 0 measures none: \
+                 expected eval.every_steps above 0, or patience = 0"
+            ));
+        }
+        if !self.parallel.fill.is_none() {
+            return Err(format!(
+                "train.early_stop.patience = {patience} with parallel.fill = {}, work of several steps, within which a run cannot end: \
+                 expected patience = 0, or parallel.fill = \"none\"",
+                self.parallel.fill
             ));
         }
         Ok(())

@@ -10,6 +10,7 @@
 //! steps              = steps, or ceil(tokens / batch_tokens), or ceil(epochs x train tokens / batch_tokens)
 //! ```
 
+use crate::early_stop::EarlyStopConfig;
 use crate::init::InitConfig;
 use crate::integrity::IntegrityConfig;
 use crate::lengths::SequenceLengths;
@@ -124,6 +125,8 @@ pub struct TrainConfig {
     pub teacher: TeacherConfig,
     /// Training on pairs of a chosen and a rejected answer.
     pub preferences: PreferencesConfig,
+    /// When a run ends before its last step.
+    pub early_stop: EarlyStopConfig,
     /// How numbers that a broken machine makes are found.
     pub integrity: IntegrityConfig,
 }
@@ -190,6 +193,7 @@ impl Default for TrainConfig {
             init: InitConfig::default(),
             teacher: TeacherConfig::default(),
             preferences: PreferencesConfig::default(),
+            early_stop: EarlyStopConfig::default(),
             integrity: IntegrityConfig::default(),
         }
     }
@@ -330,6 +334,7 @@ impl TrainConfig {
         self.init.check()?;
         self.teacher.check()?;
         self.preferences.check()?;
+        self.early_stop.check()?;
         self.integrity.check()?;
         if self.log_every == 0 {
             return Err("train.log_every = 0: expected at least 1".into());

@@ -19,6 +19,8 @@ const CHATS_OF_A_STEP: u64 = 16;
 const EPOCHS: u64 = 3;
 /// Evaluations of the held-out chats.
 const EVALUATIONS: u64 = 10;
+/// Evaluations without a lower loss that end it.
+const PATIENCE: u64 = 3;
 /// Lengths of sequences are multiples of this.
 const LENGTH_STEP: u64 = 32;
 
@@ -29,8 +31,10 @@ pub struct ChatFacts {
     pub path: String,
     /// `corpus.chats.template`; empty: that of the model.
     pub template: String,
-    /// Chats.
+    /// Chats, without those that equal an earlier one.
     pub chats: u64,
+    /// Chats that equal an earlier one, of which a run takes one.
+    pub equal: u64,
     /// Their tokens, without turns that are beyond the model's context.
     pub tokens: u64,
     /// Those that are scored.
@@ -39,6 +43,8 @@ pub struct ChatFacts {
     pub longest: u64,
     /// Chats whose last turn is longer than the model's context.
     pub too_long: u64,
+    /// Special tokens of the template that the model has not been trained on.
+    pub new_tokens: Vec<String>,
 }
 
 /// A recipe that tunes a model on chats by adapters.
@@ -104,6 +110,21 @@ impl Tuner {
         })
     }
 
+    /// The key by which rows of tokens that are new to the model are trained too, with its line; empty without such tokens.
+    fn trained(&self, chats: &ChatFacts) -> String {
+        if chats.new_tokens.is_empty() {
+            return String::new();
+        }
+        let tables: &[&str] = if self.model.tied_embeddings == Some(true) {
+            &["embed.tokens"]
+        } else {
+            &["embed.tokens", "head.weight"]
+        };
+        let (names, tokens) = (format!("{tables:?}"), chats.new_tokens.join(", "));
+        let comment = format!("# besides adapters: {tokens} are new to the model");
+        format!("trained = {names} {comment}\n")
+    }
+
     /// The recipe as commented TOML. `name` is that of the run, `from` the run of the model, `tokenizer` its file, `command` the one that trains it.
     ///
     /// # Errors
@@ -146,7 +167,7 @@ name = {name}                    # the run lives in runs/NAME; the same command 
 seed = 1337
 
 [corpus]
-source = \"jsonl\"
+source = {source}
 path = {path}                    # relative to the directory that you start the program in
 
 [corpus.chats]
@@ -162,7 +183,10 @@ lengths = \"padded\"               # a chat is a sequence: none reads another
 seq_len = {seq_len}
 batch_tokens = {batch}           # about {per_step} chats
 epochs = {EPOCHS}                       # about {steps} steps
-log_every = {log_every}
+{trained}log_every = {log_every}
+
+[train.early_stop]
+patience = {PATIENCE}                     # evaluations without a lower loss on held-out chats that end the run
 
 [train.init]
 from = {from}                    # the model
@@ -190,6 +214,7 @@ prompts = []
             tokens = Tokens(chats.tokens),
             scored = Tokens(chats.scored),
             name = quoted(name),
+            source = quoted(if chats.path.to_ascii_lowercase().ends_with(".parquet") { "parquet" } else { "jsonl" }),
             path = quoted(&chats.path),
             from = text(from),
             tokenizer = text(tokenizer),
@@ -197,6 +222,7 @@ prompts = []
             batch = self.batch_tokens,
             per_step = (self.batch_tokens * chats.chats / chats.tokens.max(1)).max(1),
             steps = self.steps,
+            trained = self.trained(chats),
             log_every = (self.steps / 50).max(1),
             lr = self.lr,
         );

@@ -1,8 +1,8 @@
 //! What the records of a run amount to: the latest of each, steps without repetitions, totals.
 
 use bessemer_runlog::{
-    Baseline, Change, Corpus, End, EndReason, Eval, Fault, Measured, Model, Plan, Record, Run, Sample, Save,
-    Shards, Stage, Step, Task, Tokenizer, Training, Warning,
+    Baseline, Change, Corpus, EarlyStop, End, EndReason, Eval, Fault, Measured, Model, Plan, Record, Run,
+    Sample, Save, Shards, Stage, Step, Task, Tokenizer, Training, Warning,
 };
 use std::collections::BTreeMap;
 
@@ -31,6 +31,7 @@ pub(crate) struct Facts<'a> {
     /// Evaluations in order of steps, the latest of each step and split.
     pub(crate) evals: Vec<&'a Eval>,
     pub(crate) baselines: Vec<&'a Baseline>,
+    pub(crate) early_stop: Option<&'a EarlyStop>,
     pub(crate) samples: Vec<&'a Sample>,
     /// Scores of tasks, the latest of each step, task and metric.
     pub(crate) tasks: Vec<&'a Task>,
@@ -105,8 +106,11 @@ impl<'a> Facts<'a> {
                         facts.stages.push(r);
                     }
                 }
+                Record::EarlyStop(r) => facts.early_stop = Some(r),
                 Record::Step(r) => {
                     clock.add(r.seconds);
+                    // A run with more patience continues.
+                    facts.early_stop = facts.early_stop.filter(|stop| stop.step >= r.step);
                     steps.insert(r.step, r);
                 }
                 Record::Eval(r) => {
@@ -202,6 +206,9 @@ impl<'a> Facts<'a> {
     /// How the run stands, in words.
     pub(crate) fn status(&self) -> &'static str {
         match self.end.map(|e| e.reason) {
+            Some(EndReason::Finished) if self.early_stop.is_some() => {
+                "finished early: the validation loss no longer fell"
+            }
             Some(EndReason::Finished) => "finished",
             Some(EndReason::Interrupted) => "interrupted, can be continued",
             Some(EndReason::Failed) => "failed",

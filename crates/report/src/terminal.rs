@@ -10,7 +10,7 @@ use crate::facts::Facts;
 use crate::section::headline::fixed;
 use crate::text::number;
 use bessemer_runlog::{
-    Change, Eval, EvalComponent, Record, Run, Sample, Save, SaveInterval, Stage, Step, Task,
+    Change, EarlyStop, Eval, EvalComponent, Record, Run, Sample, Save, SaveInterval, Stage, Step, Task,
 };
 use bessemer_units::{Bytes, Seconds, Tokens, counted};
 
@@ -49,6 +49,17 @@ pub fn status_line(step: &Step, total_steps: u64) -> String {
         total_steps.max(step.step),
         fixed(step.loss),
         number(step.tokens_per_s)
+    )
+}
+
+/// The end of a run whose validation loss no longer fell.
+pub fn early_stop_line(stop: &EarlyStop) -> String {
+    format!(
+        "step {}: the validation loss has not fallen for {}; the lowest is {:.4}, at step {}",
+        stop.step,
+        counted(stop.evaluations, "evaluation"),
+        stop.best_loss,
+        stop.best_step
     )
 }
 

@@ -40,9 +40,9 @@ pub use prometheus::Prometheus;
 pub use reading::{DamagedLine, Log, TornLine, read, read_tail};
 pub use record::{Other, Record, VERSION};
 pub use records::{
-    Baseline, Change, ChangedKey, Corpus, CorpusSource, Dropped, End, EndReason, Eval, EvalComponent, Fault,
-    FaultVerdict, MixtureShare, Model, Resume, Run, RunId, Sample, Save, SaveInterval, Shards, Stage, Step,
-    Task, Tokenizer, Training, Warning,
+    Baseline, Change, ChangedKey, Corpus, CorpusSource, Dropped, EarlyStop, End, EndReason, Eval,
+    EvalComponent, Fault, FaultVerdict, MixtureShare, Model, Resume, Run, RunId, Sample, Save, SaveInterval,
+    Shards, Stage, Step, Task, Tokenizer, Training, Warning,
 };
 pub use tensorboard::{HyperParameter, TensorBoard, masked_crc32c};
 pub use time::rfc3339;

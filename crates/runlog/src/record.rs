@@ -114,6 +114,8 @@ kinds! {
     Warning = "warning",
     /// A check found numbers that a sound machine may not have made.
     Fault = "fault",
+    /// The run ends before its last step.
+    EarlyStop = "early_stop",
     /// A process stopped working on the run.
     End = "end",
 }
@@ -131,6 +133,7 @@ impl Record {
             Record::Change(r) => Some(r.step),
             Record::Sample(r) => Some(r.step),
             Record::Task(r) => Some(r.step),
+            Record::EarlyStop(r) => Some(r.step),
             Record::End(r) => Some(r.step),
             Record::Warning(r) => r.step,
             Record::Other(r) => r.object.get("step").and_then(Value::as_u64),

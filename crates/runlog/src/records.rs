@@ -590,6 +590,21 @@ pub struct Fault {
     pub message: String,
 }
 
+/// The run ends before its last step: its validation loss no longer fell.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct EarlyStop {
+    /// Steps finished.
+    pub step: u64,
+    /// Step of the lowest validation loss.
+    pub best_step: u64,
+    /// That loss, nats a token.
+    #[serde(with = "crate::number")]
+    pub best_loss: f64,
+    /// Evaluations since.
+    pub evaluations: u64,
+}
+
 /// Why a process stopped working on the run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

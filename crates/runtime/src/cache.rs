@@ -143,6 +143,25 @@ impl Cache {
     /// # Errors
     /// No slot, a capacity beyond the model's context, or an error of the backend.
     pub fn new(backend: &mut dyn Backend, decoder: &Decoder, shape: CacheShape) -> Result<Cache, ModelError> {
+        Cache::build(backend, decoder, shape, None)
+    }
+
+    /// A cache of another decoder in the memory of this one: a slot may be used with one of both at a time. Keys and values of both models
+    /// have the same sizes, as those of a model with adapters and without.
+    ///
+    /// # Errors
+    /// A model of other sizes, or an error of the backend.
+    pub fn sharing(&self, backend: &mut dyn Backend, decoder: &Decoder) -> Result<Cache, ModelError> {
+        let (slots, capacity, logit_rows) = (self.slots(), self.capacity, self.piece_heads.len());
+        Cache::build(backend, decoder, CacheShape { slots, capacity, logit_rows }, Some(self))
+    }
+
+    fn build(
+        backend: &mut dyn Backend,
+        decoder: &Decoder,
+        shape: CacheShape,
+        beside: Option<&Cache>,
+    ) -> Result<Cache, ModelError> {
         let CacheShape { slots, capacity, logit_rows } = shape;
         decoder.expect_whole("decoding with a cache")?;
         let model = decoder.whole();
@@ -177,12 +196,42 @@ impl Cache {
             let spec = BufferSpec { class: "cache", name, dtype, len: rows * cols };
             Ok(backend.alloc(spec)?.matrix(rows, cols))
         };
-        let mut layers = Vec::with_capacity(model.layers);
-        for i in 0..model.layers {
-            let mut part =
-                |what: &str| matrix(&format!("layers.{i}.{what}"), DType::F32, slots * capacity, kv);
-            layers.push([part("keys")?, part("values")?]);
-        }
+        let layers = match beside {
+            Some(cache) => {
+                let sizes = |[keys, _]: &[View; 2]| (keys.rows, keys.cols);
+                let (found, rows) = (cache.layers.iter().map(sizes).collect::<Vec<_>>(), slots * capacity);
+                if found != vec![(rows, kv); model.layers]
+                    || (cache.stream[0].cols, cache.logits.cols) != (model.width, model.vocab_size)
+                {
+                    let (width, vocabulary) = (cache.stream[0].cols, cache.logits.cols);
+                    return Err(ModelError::Shape {
+                        what: "model of a shared cache",
+                        wanted: format!(
+                            "{} layers of width {width} with keys {:?}, {vocabulary} tokens",
+                            found.len(),
+                            found.first()
+                        ),
+                        found: format!(
+                            "{} layers of width {} with keys {:?}, {} tokens",
+                            model.layers,
+                            model.width,
+                            (rows, kv),
+                            model.vocab_size
+                        ),
+                    });
+                }
+                cache.layers.clone()
+            }
+            None => {
+                let mut layers = Vec::with_capacity(model.layers);
+                for i in 0..model.layers {
+                    let mut part =
+                        |what: &str| matrix(&format!("layers.{i}.{what}"), DType::F32, slots * capacity, kv);
+                    layers.push([part("keys")?, part("values")?]);
+                }
+                layers
+            }
+        };
         let shardings = decoder.shardings();
         let recording = |sequences: usize, seq: usize, rowwise: bool| {
             let shape = Shape { sequences, seq, purpose: Purpose::Score };
@@ -225,16 +274,28 @@ impl Cache {
             layer_units().try_for_each(|unit| verify_experts(&unit.program, &[Phase::Score], rank))?;
         }
         let in_place = layer_units().all(|layer| stream_in_place(&layer.program, Phase::Score));
-        let x = matrix("stream", DType::F32, n, model.width)?;
-        let x_out = if in_place { x } else { matrix("stream", DType::F32, n, model.width)? };
-        let (ids, positions) = (matrix("ids", DType::U32, 1, n)?, matrix("positions", DType::U32, 1, n)?);
-        let places = matrix("places", DType::U32, 1, AttentionSlots::PLACE * slots)?;
-        let logits = matrix("logits", DType::F32, slots.max(piece_rows), model.vocab_size)?;
+        let mut stream = |held: Option<View>| match held {
+            Some(view) => Ok(view),
+            None => matrix("stream", DType::F32, n, model.width),
+        };
+        let x = stream(beside.map(|cache| cache.stream[0]))?;
+        let other = beside.map(|cache| cache.stream[1]).filter(|other| *other != x);
+        let x_out = if in_place { x } else { stream(other)? };
+        let [ids, positions, places, logits] = match beside {
+            Some(cache) => [cache.ids, cache.positions, cache.places, cache.logits],
+            None => [
+                matrix("ids", DType::U32, 1, n)?,
+                matrix("positions", DType::U32, 1, n)?,
+                matrix("places", DType::U32, 1, AttentionSlots::PLACE * slots)?,
+                matrix("logits", DType::F32, slots.max(piece_rows), model.vocab_size)?,
+            ],
+        };
         let mut wanted = Scratch::new();
         let embeddings = pieces.iter().chain(&rows).map(|p| &p.embedding);
         let units = embeddings.chain(layer_units()).chain(&row_heads).chain(&piece_heads);
         units.for_each(|unit| larger(&mut wanted, &unit.memory.scratch));
-        let scratch = ScratchBuffers::alloc(backend, "cache", &wanted, &ScratchBuffers::default())?;
+        let scratch = beside.map_or_else(ScratchBuffers::default, |cache| cache.scratch.clone());
+        let scratch = ScratchBuffers::alloc(backend, "cache", &wanted, &scratch)?;
         let host = HostRows {
             ids: vec![0; n],
             positions: vec![0; n],

@@ -19,7 +19,7 @@ use crate::teacher::Teacher;
 use crate::tensor_shard::expert_rank;
 use crate::tensor_shard::{LineStream, Stream};
 use crate::units::{Plan, Rewrite, StageUnit, phases};
-use bessemer_arch::{Model, Sharding, TensorShard, Unit};
+use bessemer_arch::{Model, ParamSpec, Sharding, TensorShard, Unit};
 use bessemer_mesh::{Axis, Placement};
 use bessemer_program::{
     Class, OneDevice, Phase, Rank, UnitMemory, UnitProgram, UnitUse, each_op, verify, verify_experts,
@@ -27,6 +27,7 @@ use bessemer_program::{
 use bessemer_tensor::op::{DropoutMask, Op};
 use bessemer_tensor::{Backend, View};
 use bessemer_units::Bytes;
+use std::collections::HashMap;
 
 /// Choices of each expert of a layer by the tokens of forward passes.
 #[derive(Debug, Clone)]
@@ -438,6 +439,31 @@ impl Decoder {
         };
         decoder.set_peers(self.peers.clone());
         Ok(decoder)
+    }
+
+    /// A decoder of this model with adapters, of the same shape, over the parameters of this one. New memory ("weights", zero) is
+    /// allocated for the adapters and for parameters that are its `own`, by name.
+    ///
+    /// # Errors
+    /// A part of a model; a parameter of another shape than here (it is named); an error of the backend.
+    pub fn adapted(
+        &self,
+        backend: &mut dyn Backend,
+        model: &Model,
+        own: &dyn Fn(&str) -> bool,
+    ) -> Result<Decoder, ModelError> {
+        self.expect_whole("adapters on the parameters of another model")?;
+        let shared: HashMap<&str, &Param> = self.params.iter().map(|p| (p.spec.name.as_str(), p)).collect();
+        let is_shared = |spec: &ParamSpec| shared.contains_key(spec.name.as_str()) && !own(&spec.name);
+        let specs: Vec<ParamSpec> = model.params();
+        let new = specs.iter().filter(|spec| !is_shared(spec)).cloned().collect();
+        let mut new = params::alloc(backend, new, false)?.into_iter();
+        let place = |spec: &ParamSpec| match shared.get(spec.name.as_str()).filter(|_| is_shared(spec)) {
+            Some(param) => Some((*param).clone()),
+            None => new.next(),
+        };
+        let params = specs.iter().filter_map(place).collect();
+        Decoder::with_params(backend, model, self.shape, self.config.clone(), params)
     }
 
     /// Shardings of the parameters of the whole model.

@@ -1,5 +1,6 @@
 //! Refusals in the form that OpenAI's interface has: `{"error": {"message", "type", "param", "code"}}`.
 
+use crate::request::Model;
 use bessemer_http::{Bytes, Response, StatusCode, header, response};
 use serde_json::{Value, json};
 
@@ -48,12 +49,13 @@ impl ApiError {
     }
 
     /// A model that this server does not have.
-    pub fn no_model(name: &str, own: &str) -> ApiError {
+    pub(crate) fn no_model(name: &str, own: &[Model]) -> ApiError {
+        let own: Vec<String> = own.iter().map(|model| format!("{:?}", model.name)).collect();
         let name: String = name.chars().take(200).collect();
         ApiError {
             code: Some("model_not_found"),
             param: Some("model".into()),
-            ..ApiError::not_found(format!("there is no model {name:?}; this server has {own:?}"))
+            ..ApiError::not_found(format!("there is no model {name:?}; this server has {}", own.join(", ")))
         }
     }
 

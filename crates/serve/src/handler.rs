@@ -3,14 +3,14 @@
 use crate::answer::{Answer, Choice, DONE, Form, Usage, event};
 use crate::error::ApiError;
 use crate::metrics::Outcome;
-use crate::request::TextRequest;
+use crate::request::{self, Model, TextRequest};
 use crate::scheduler::Event;
 use crate::service::{News, Service, Ticket};
 use bessemer_http::{
-    Bytes, Gone, Handler, Method, Request, Responder, Response, StatusCode, StreamedBody, header, request,
-    response,
+    Bytes, Gone, Handler, Method, Request, Responder, Response, StatusCode, StreamedBody, header,
+    request::Parts, response,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
@@ -41,7 +41,7 @@ impl Handler for ServeHandler {
         self.0.metrics.request(outcome);
     }
 
-    fn refuse_head(&self, head: &request::Parts) -> Option<Response<Bytes>> {
+    fn refuse_head(&self, head: &Parts) -> Option<Response<Bytes>> {
         let (key, path) = (self.0.key.as_ref()?, head.uri.path());
         if !path.starts_with("/v1/") || key.is_in(head.headers.get(header::AUTHORIZATION)) {
             return None;
@@ -200,11 +200,10 @@ fn next(ticket: &Ticket, left: &dyn Fn() -> bool) -> Result<News, Interrupted> {
 impl ServeHandler {
     fn page(&self, method: &Method, path: &str) -> Response<Bytes> {
         let service = &self.0;
-        let model = || {
-            let model = &service.model;
+        let shown = |model: &Model| {
             json!({
                 "id": model.name, "object": "model", "created": model.created, "owned_by": "bessemer",
-                "context_length": model.context, "max_model_len": model.context,
+                "context_length": model.context, "max_model_len": model.context, "parent": model.parent,
             })
         };
         let answer = match path {
@@ -215,16 +214,15 @@ impl ServeHandler {
                 response(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text)
             }
             "/v1/models" | "/v1/models/" => {
-                let list = json!({"object": "list", "data": [model()]});
+                let models: Vec<Value> = service.models.iter().map(shown).collect();
+                let list = json!({"object": "list", "data": models});
                 response(StatusCode::OK, "application/json", list.to_string())
             }
             path => match path.strip_prefix("/v1/models/").map(percent_decoded) {
-                Some(name) if name == service.model.name.as_bytes() => {
-                    response(StatusCode::OK, "application/json", model().to_string())
-                }
-                Some(name) => {
-                    ApiError::no_model(&String::from_utf8_lossy(&name), &service.model.name).response()
-                }
+                Some(name) => match service.models.iter().find(|model| model.name.as_bytes() == name) {
+                    Some(model) => response(StatusCode::OK, "application/json", shown(model).to_string()),
+                    None => ApiError::no_model(&String::from_utf8_lossy(&name), &service.models).response(),
+                },
                 None => {
                     let path: String = path.chars().take(200).collect();
                     let message = format!(
@@ -244,8 +242,8 @@ impl ServeHandler {
         let service = &self.0;
         let number = service.next_number();
         let read = match form {
-            Form::Completion => service.model.completion(&body, number),
-            Form::Chat => service.model.conversation(&body, number),
+            Form::Completion => request::completion(&service.models, &body, number),
+            Form::Chat => request::conversation(&service.models, &body, number),
         };
         // Its bytes are free for other requests while the answer is made.
         drop(body);
@@ -261,7 +259,13 @@ impl ServeHandler {
             Progress { choice: Choice { index, text, ..Choice::default() }, ..Progress::default() }
         };
         let mut texts = Texts {
-            answer: Answer { model: &service.model, form, number, scores, dropped: request.dropped },
+            answer: Answer {
+                model: &service.models[request.model],
+                form,
+                number,
+                scores,
+                dropped: request.dropped,
+            },
             progress: (0..request.sequences.len()).map(progress).collect(),
             prompt_tokens,
             n: request.n,

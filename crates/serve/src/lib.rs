@@ -2,7 +2,7 @@
 //!
 //! - [`scheduler`]: continuous batching, without clock, thread or socket.
 //! - [`engine`]: what it asks of a model, and a [`bessemer_runtime::Decoder`] that does it.
-//! - [`request`]: requests read and checked; [`chat`]: conversations as prompts, without their oldest turns if they are longer than the context.
+//! - [`request`]: requests read and checked, for one of the models that share the engine; [`chat`]: conversations as prompts, without their oldest turns if they are longer than the context.
 //! - [`service`]: the bounded queue between connections and the scheduler.
 //! - [`handler`]: paths; `/` is a chat page.
 //!

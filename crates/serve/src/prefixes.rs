@@ -2,13 +2,29 @@
 //!
 //! A slot keeps what it holds after its text has ended, until another prompt takes it; no memory is added. Only whole pieces of prompts count, in which
 //! a position has the same bits wherever a prompt is cut, and a prompt takes over as much as leaves such a piece. So a text is the
-//! same whether its prompt was there or not. Tokens that a model has chosen came in another way and do not count.
+//! same whether its prompt was there or not. Tokens that a model has chosen came in another way and do not count, nor do those of another
+//! model (a base and its adapters share the slots).
 
 use std::collections::VecDeque;
 
 /// The prompts of all slots.
 #[derive(Debug)]
-pub(crate) struct HeldPrompts(Vec<Vec<u32>>);
+pub(crate) struct HeldPrompts(Vec<Held>);
+
+/// Beginning of a prompt in a slot.
+#[derive(Debug, Default, Clone)]
+struct Held {
+    model: usize,
+    tokens: Vec<u32>,
+}
+
+impl Held {
+    /// Tokens at the beginning that a prompt of a model shares.
+    fn alike(&self, (model, prompt): (usize, &[u32])) -> usize {
+        let shared = self.tokens.iter().zip(prompt).take_while(|(a, b)| a == b);
+        if self.model == model { shared.count() } else { 0 }
+    }
+}
 
 /// Place of the beginning of a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,18 +34,19 @@ pub(crate) struct Source {
     pub(crate) len: usize,
 }
 
-fn alike(a: &[u32], b: &[u32]) -> usize {
-    a.iter().zip(b).take_while(|(a, b)| a == b).count()
-}
-
 impl HeldPrompts {
     pub(crate) fn new(slots: usize) -> HeldPrompts {
-        HeldPrompts(vec![Vec::new(); slots])
+        HeldPrompts(vec![Held::default(); slots])
     }
 
     /// Takes a slot out of `free`: the one that begins most as the prompt does, the first of equals.
-    pub(crate) fn take_slot(&self, free: &mut VecDeque<usize>, prompt: &[u32]) -> Option<usize> {
-        let likeness = |slot: usize| self.0.get(slot).map_or(0, |held| alike(held, prompt));
+    pub(crate) fn take_slot(
+        &self,
+        free: &mut VecDeque<usize>,
+        model: usize,
+        prompt: &[u32],
+    ) -> Option<usize> {
+        let likeness = |slot: usize| self.0.get(slot).map_or(0, |held| held.alike((model, prompt)));
         let best = (0..free.len()).rev().max_by_key(|&i| likeness(free[i]))?;
         free.remove(best)
     }
@@ -39,14 +56,14 @@ impl HeldPrompts {
     /// that may begin elsewhere.
     pub(crate) fn longest(
         &self,
-        prompt: &[u32],
+        (model, prompt): (usize, &[u32]),
         own: usize,
         fed: usize,
         (chunk, free_piece): (usize, usize),
     ) -> Option<Source> {
-        let usable = |held: &[u32]| {
+        let usable = |held: &Held| {
             // One token at least goes through, for its logits.
-            let len = alike(held, prompt).min(prompt.len() - 1);
+            let len = held.alike((model, prompt)).min(prompt.len() - 1);
             let begin = len - len % chunk;
             let end = (begin + chunk).min(prompt.len());
             len.min(end.saturating_sub(free_piece)).max(begin)
@@ -57,23 +74,30 @@ impl HeldPrompts {
     }
 
     /// A slot holds the beginning of a prompt, copied or kept.
-    pub(crate) fn hold(&mut self, slot: usize, prompt: &[u32]) {
-        self.0[slot].clear();
-        self.0[slot].extend_from_slice(prompt);
+    pub(crate) fn hold(&mut self, slot: usize, model: usize, prompt: &[u32]) {
+        self.0[slot] = Held { model, tokens: prompt.to_vec() };
     }
 
-    /// A slot holds `prompt`, the tokens of it from `from` on as one piece.
-    pub(crate) fn brought(&mut self, slot: usize, prompt: &[u32], from: usize, free_piece: Option<usize>) {
+    /// A slot holds `prompt` of a model, the tokens of it from `from` on as one piece.
+    pub(crate) fn brought(
+        &mut self,
+        slot: usize,
+        model: usize,
+        prompt: &[u32],
+        from: usize,
+        free_piece: Option<usize>,
+    ) {
         let held = &mut self.0[slot];
         let whole = free_piece.is_some_and(|least| prompt.len() - from >= least);
-        if whole && held.len() == from {
-            held.extend_from_slice(&prompt[from..]);
+        if whole && held.tokens.len() == from {
+            held.model = model;
+            held.tokens.extend_from_slice(&prompt[from..]);
         }
     }
 
     /// What a slot holds is unknown.
     pub(crate) fn forget(&mut self, slot: usize) {
-        self.0[slot].clear();
+        self.0[slot].tokens.clear();
     }
 }
 
@@ -85,8 +109,9 @@ mod tests {
     fn as_much_is_taken_over_as_leaves_a_whole_piece() {
         let tokens: Vec<u32> = (0..400).collect();
         let mut held = HeldPrompts::new(3);
-        held.hold(1, &tokens[..300]);
-        let len = |held: &HeldPrompts, prompt: &[u32]| held.longest(prompt, 0, 0, (128, 8)).map(|s| s.len);
+        held.hold(1, 0, &tokens[..300]);
+        let len =
+            |held: &HeldPrompts, prompt: &[u32]| held.longest((0, prompt), 0, 0, (128, 8)).map(|s| s.len);
         let forked = [&tokens[..100], &[999; 30]].concat();
         for (prompt, wanted) in [
             (&forked[..], Some(100)),
@@ -104,36 +129,52 @@ mod tests {
             assert_eq!(len(&held, prompt), wanted, "{} tokens", prompt.len());
         }
         // A prompt that ends its piece with others takes over no more than leaves a piece.
-        held.hold(1, &tokens[..254]);
+        held.hold(1, 0, &tokens[..254]);
         assert_eq!(len(&held, &tokens), Some(248));
-        assert_eq!(held.longest(&tokens, 2, 248, (128, 8)), None);
-        held.hold(2, &tokens[..254]);
-        assert_eq!(held.longest(&tokens, 2, 0, (128, 8)), Some(Source { slot: 2, len: 248 }));
+        assert_eq!(held.longest((0, &tokens), 2, 248, (128, 8)), None);
+        held.hold(2, 0, &tokens[..254]);
+        assert_eq!(held.longest((0, &tokens), 2, 0, (128, 8)), Some(Source { slot: 2, len: 248 }));
     }
 
     #[test]
     fn pieces_that_are_short_or_apart_do_not_count() {
         let mut held = HeldPrompts::new(1);
-        held.brought(0, &[1; 10], 0, Some(8));
-        held.brought(0, &[1; 13], 10, Some(8));
-        assert_eq!(held.0[0].len(), 10);
-        held.brought(0, &[1; 30], 13, Some(8));
-        assert_eq!(held.0[0].len(), 10);
-        held.brought(0, &[1; 20], 10, Some(8));
-        assert_eq!(held.0[0].len(), 20);
+        held.brought(0, 0, &[1; 10], 0, Some(8));
+        held.brought(0, 0, &[1; 13], 10, Some(8));
+        assert_eq!(held.0[0].tokens.len(), 10);
+        held.brought(0, 0, &[1; 30], 13, Some(8));
+        assert_eq!(held.0[0].tokens.len(), 10);
+        held.brought(0, 0, &[1; 20], 10, Some(8));
+        assert_eq!(held.0[0].tokens.len(), 20);
         held.forget(0);
-        held.brought(0, &[1; 10], 0, None);
-        assert!(held.0[0].is_empty());
+        held.brought(0, 0, &[1; 10], 0, None);
+        assert!(held.0[0].tokens.is_empty());
+    }
+
+    #[test]
+    fn prompts_of_another_model_do_not_count() {
+        let tokens: Vec<u32> = (0..40).collect();
+        let mut held = HeldPrompts::new(2);
+        held.hold(1, 2, &tokens);
+        let len = |model| held.longest((model, &tokens), 0, 0, (128, 8)).map(|found| found.len);
+        assert_eq!([len(0), len(2)], [None, Some(32)]);
+        let free = || VecDeque::from([0, 1]);
+        assert_eq!(held.take_slot(&mut free(), 2, &tokens), Some(1));
+        assert_eq!(held.take_slot(&mut free(), 1, &tokens), Some(0));
+        held.forget(1);
+        held.brought(1, 1, &tokens, 0, Some(8));
+        assert_eq!(held.longest((2, &tokens), 0, 0, (128, 8)), None);
+        assert_eq!(held.longest((1, &tokens), 0, 0, (128, 8)), Some(Source { slot: 1, len: 32 }));
     }
 
     #[test]
     fn a_prompt_takes_the_free_slot_that_is_most_like_it() {
         let mut held = HeldPrompts::new(4);
-        held.hold(1, &[1, 2, 3]);
-        held.hold(3, &[1, 2]);
+        held.hold(1, 0, &[1, 2, 3]);
+        held.hold(3, 0, &[1, 2]);
         let mut free = VecDeque::from([2, 0, 3, 1]);
-        assert_eq!(held.take_slot(&mut free, &[1, 2, 3, 4]), Some(1));
-        assert_eq!(held.take_slot(&mut free, &[7]), Some(2));
-        assert_eq!((held.take_slot(&mut free, &[1]), free), (Some(3), VecDeque::from([0])));
+        assert_eq!(held.take_slot(&mut free, 0, &[1, 2, 3, 4]), Some(1));
+        assert_eq!(held.take_slot(&mut free, 0, &[7]), Some(2));
+        assert_eq!((held.take_slot(&mut free, 0, &[1]), free), (Some(3), VecDeque::from([0])));
     }
 }

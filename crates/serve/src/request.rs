@@ -31,11 +31,15 @@ pub struct Model {
     pub chat: ChatTemplate,
     /// Seconds since 1970-01-01 UTC at which the model was ready.
     pub created: u64,
+    /// Name of its base, of which it is an adapter.
+    pub parent: Option<String>,
 }
 
 /// A request for texts.
 #[derive(Debug)]
 pub struct TextRequest {
+    /// Number of the model that makes them.
+    pub model: usize,
     /// Texts to make, prompt by prompt, `n` of each.
     pub sequences: Vec<SequenceRequest>,
     /// Texts of the prompts, if they are part of the answer.
@@ -50,14 +54,43 @@ pub struct TextRequest {
     pub dropped: usize,
 }
 
+impl TextRequest {
+    fn of(mut self, model: usize) -> TextRequest {
+        self.model = model;
+        self.sequences.iter_mut().for_each(|one| one.model = model);
+        self
+    }
+}
+
+/// Reads a request of `/v1/completions`, for the model that it names or else the first; `number` is its number, the seed if it has none.
+///
+/// # Errors
+/// The first field that is invalid.
+pub fn completion(models: &[Model], body: &[u8], number: u64) -> Result<TextRequest, ApiError> {
+    let body = Body::read(Form::Completion, body)?;
+    let (at, model) = named(models, &body)?;
+    model.completion(body, number).map(|request| request.of(at))
+}
+
+/// Reads a request of `/v1/chat/completions`, like [`completion`].
+///
+/// # Errors
+/// The first field that is invalid.
+pub fn conversation(models: &[Model], body: &[u8], number: u64) -> Result<TextRequest, ApiError> {
+    let body = Body::read(Form::Chat, body)?;
+    let (at, model) = named(models, &body)?;
+    model.conversation(body, number).map(|request| request.of(at))
+}
+
+/// The model that a body names, or else the first.
+fn named<'a>(models: &'a [Model], body: &Body) -> Result<(usize, &'a Model), ApiError> {
+    let is_named = |(_, model): &(usize, &Model)| body.model.as_ref().is_none_or(|name| *name == model.name);
+    let name = body.model.as_deref().unwrap_or_default();
+    models.iter().enumerate().find(is_named).ok_or_else(|| ApiError::no_model(name, models))
+}
+
 impl Model {
-    /// Reads a request of `/v1/completions`; `number` is its number, the seed if it has none.
-    ///
-    /// # Errors
-    /// The first field that is invalid.
-    pub fn completion(&self, body: &[u8], number: u64) -> Result<TextRequest, ApiError> {
-        let mut body = Body::read(Form::Completion, body)?;
-        self.check_name(&body)?;
+    fn completion(&self, mut body: Body, number: u64) -> Result<TextRequest, ApiError> {
         let n = samples(&body)?;
         if let Some(best) = body.best_of.filter(|best| *best != n as u64) {
             return Err(ApiError::field("best_of", format!("wanted n = {n} or nothing, found {best}")));
@@ -76,16 +109,10 @@ impl Model {
         };
         let sequences = self.sequences("prompt", prompts, n, &settings)?;
         let (stream, usage) = (body.stream == Some(true), body.include_usage);
-        Ok(TextRequest { sequences, echo: texts, n, stream, usage, dropped: 0 })
+        Ok(TextRequest { model: 0, sequences, echo: texts, n, stream, usage, dropped: 0 })
     }
 
-    /// Reads a request of `/v1/chat/completions`.
-    ///
-    /// # Errors
-    /// The first field that is invalid.
-    pub fn conversation(&self, body: &[u8], number: u64) -> Result<TextRequest, ApiError> {
-        let mut body = Body::read(Form::Chat, body)?;
-        self.check_name(&body)?;
+    fn conversation(&self, mut body: Body, number: u64) -> Result<TextRequest, ApiError> {
         let n = samples(&body)?;
         let max_tokens = body.max_completion_tokens.or(body.max_tokens).unwrap_or(self.context as u64);
         let top = within("top_logprobs", body.top_logprobs, 0, MOST_LOGPROBS)?;
@@ -112,14 +139,7 @@ impl Model {
         let sequences =
             self.sequences("messages", vec![Prompt { ids, prefix: 0, text: None }], n, &settings)?;
         let (stream, usage) = (body.stream == Some(true), body.include_usage);
-        Ok(TextRequest { sequences, echo: None, n, stream, usage, dropped })
-    }
-
-    fn check_name(&self, body: &Body) -> Result<(), ApiError> {
-        match &body.model {
-            Some(name) if *name != self.name => Err(ApiError::no_model(name, &self.name)),
-            _ => Ok(()),
-        }
+        Ok(TextRequest { model: 0, sequences, echo: None, n, stream, usage, dropped })
     }
 
     fn prompt(&self, prompt: PromptBody) -> Result<Prompt, ApiError> {
@@ -224,6 +244,7 @@ impl Model {
         let sequences = prompts.into_iter().flat_map(|prompt| {
             let (ids, generate) = (Arc::<[u32]>::from(prompt.ids), Arc::clone(&generate));
             (0..n).map(move |sample| SequenceRequest {
+                model: 0,
                 prompt: Arc::clone(&ids),
                 prefix: prompt.prefix,
                 generate: Arc::clone(&generate),

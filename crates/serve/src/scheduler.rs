@@ -25,6 +25,8 @@ use std::sync::Arc;
 /// One text that is asked for.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SequenceRequest {
+    /// Number of the engine's model that continues the prompt.
+    pub model: usize,
     /// Tokens to continue, at least one.
     pub prompt: Arc<[u32]>,
     /// How many of them were put before what the client gave: they are context only.
@@ -235,7 +237,10 @@ impl<C: Client> Scheduler<C> {
             match Continuation::new(&request.prompt, end, &request.generate, request.sample) {
                 Ok(continuation) => {
                     // What a slot held stays until the first piece of the prompt.
-                    let Some(slot) = self.held.take_slot(&mut self.free, &request.prompt) else { return };
+                    let Some(slot) = self.held.take_slot(&mut self.free, request.model, &request.prompt)
+                    else {
+                        return;
+                    };
                     let text = TextStream::new(&request.generate);
                     let active = Active { slot, number, client, request, continuation, text, fed: 0 };
                     self.active.push_back(active);
@@ -261,7 +266,7 @@ impl<C: Client> Scheduler<C> {
         match &brought {
             Ok(_) if went => {
                 let prompt = &active.request.prompt[..active.fed];
-                self.held.brought(active.slot, prompt, fed, engine.free_piece());
+                self.held.brought(active.slot, active.request.model, prompt, fed, engine.free_piece());
             }
             Ok(_) => {}
             Err(_) => self.held.forget(active.slot),
@@ -284,17 +289,24 @@ impl<C: Client> Scheduler<C> {
         let (slot, fed) = (active.slot, active.fed);
         // Scores of a prompt want all of its logits.
         let free_piece = engine.free_piece().filter(|_| !active.request.score_prompt);
-        let found = free_piece
-            .and_then(|piece| self.held.longest(&active.request.prompt, slot, fed, (engine.chunk(), piece)));
+        let found = free_piece.and_then(|piece| {
+            self.held.longest(
+                (active.request.model, &active.request.prompt),
+                slot,
+                fed,
+                (engine.chunk(), piece),
+            )
+        });
         if fed == 0 {
-            engine.truncate(slot, found.filter(|found| found.slot == slot).map_or(0, |found| found.len));
+            let len = found.filter(|found| found.slot == slot).map_or(0, |found| found.len);
+            engine.begin(slot, active.request.model, len);
             self.held.forget(slot);
         }
         let Some(Source { slot: from, len }) = found else { return Ok(0) };
         if from != slot {
             engine.copy(from, slot, len)?;
         }
-        self.held.hold(slot, &active.request.prompt[..len]);
+        self.held.hold(slot, active.request.model, &active.request.prompt[..len]);
         active.fed = len;
         active.tell(Event::Cached(len - fed));
         Ok(len - fed)

@@ -6,6 +6,7 @@ use crate::error::ApiError;
 use crate::metrics::{Load, Metrics};
 use crate::request::{Model, TextRequest};
 use crate::scheduler::{Client, Event, Scheduler, SequenceRequest};
+use bessemer_tokenizer::Tokenizer;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -66,8 +67,9 @@ struct Inbox {
 /// A model that answers requests.
 #[derive(Debug)]
 pub struct Service {
-    /// The model's words.
-    pub model: Model,
+    /// The models of the engine, by their numbers there: the first is that of requests without a name.
+    pub models: Vec<Model>,
+    tokenizer: Arc<Tokenizer>,
     /// Counts.
     pub metrics: Metrics,
     /// Key that requests below `/v1/` carry; none if they need none.
@@ -80,11 +82,19 @@ pub struct Service {
 }
 
 impl Service {
-    /// A service on which at most `max_queue` requests wait while all slots are in use.
-    pub fn new(model: Model, max_queue: usize, slots: usize, cache_bytes: u64) -> Service {
+    /// A service on which at most `max_queue` requests wait while all slots are in use. `adapted`: models 1, 2, ... of the engine, with the
+    /// tokenizer of the first.
+    pub fn new(
+        model: Model,
+        adapted: Vec<Model>,
+        max_queue: usize,
+        slots: usize,
+        cache_bytes: u64,
+    ) -> Service {
         let load = Load { slots, cache_bytes, ..Load::default() };
         Service {
-            model,
+            tokenizer: Arc::clone(&model.tokenizer),
+            models: std::iter::once(model).chain(adapted).collect(),
             metrics: Metrics::default(),
             key: None,
             max_queue,
@@ -137,7 +147,7 @@ impl Service {
     /// Runs the scheduler until `stop` is true and everything that was taken in is answered, for which there is `drain`;
     /// what is left then fails.
     pub fn run(&self, engine: &mut dyn Engine, stop: &AtomicBool, drain: Duration) {
-        let mut scheduler = Scheduler::new(Arc::clone(&self.model.tokenizer), engine.slots());
+        let mut scheduler = Scheduler::new(Arc::clone(&self.tokenizer), engine.slots());
         let mut deadline = None;
         loop {
             let stopping = stop.load(Ordering::Relaxed);

@@ -4,6 +4,7 @@
 use bessemer_counting_alloc::{CountingAllocator, live_bytes, peak_bytes, reset_peak};
 use bessemer_serve::Model;
 use bessemer_serve::chat::ChatTemplate;
+use bessemer_serve::request::{completion, conversation};
 use bessemer_tokenizer::{TokenizerConfig, TokenizerKind, Trainer};
 use std::sync::Arc;
 
@@ -28,7 +29,8 @@ fn a_body_takes_a_small_multiple_of_its_size() {
     trainer.feed("x");
     let tokenizer = Arc::new(trainer.finish(|_| ()).unwrap());
     let chat = ChatTemplate::plain();
-    let model = Model { name: "m".into(), tokenizer, context: 1 << 17, chat, created: 0 };
+    let model = Model { name: "m".into(), tokenizer, context: 1 << 17, chat, created: 0, parent: None };
+    let models = &[model];
     let bodies = [
         ("token ids", body("{\"prompt\":[", "1,", "]}")),
         ("lists of token ids", body("{\"prompt\":[", "[1],", "]}")),
@@ -51,12 +53,12 @@ fn a_body_takes_a_small_multiple_of_its_size() {
     ];
     for (name, body) in bodies {
         assert!(body.len() <= BODY, "{name}");
-        for conversation in [false, true] {
+        for is_conversation in [false, true] {
             reset_peak();
             let before = live_bytes();
-            let read = match conversation {
-                true => model.conversation(body.as_bytes(), 1).map(drop),
-                false => model.completion(body.as_bytes(), 1).map(drop),
+            let read = match is_conversation {
+                true => conversation(models, body.as_bytes(), 1).map(drop),
+                false => completion(models, body.as_bytes(), 1).map(drop),
             };
             let peak = peak_bytes() - before;
             println!("{name}: {:.1} MiB, {}", peak as f64 / f64::from(1 << 20), read.is_ok());

@@ -13,6 +13,7 @@
 //! stopped.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+mod early_stop;
 mod error;
 mod evaluation;
 mod held_out;
@@ -33,6 +34,7 @@ mod state;
 mod traffic;
 mod trainer;
 
+pub use early_stop::EarlyStopState;
 pub use error::TrainError;
 pub use input::{Peak, TrainerInput};
 pub use memory::{

@@ -1,6 +1,7 @@
 //! Contents of a checkpoint besides tensors, and the checks before a run resumes from it.
 
 use crate::TrainError;
+use crate::early_stop::EarlyStopState;
 use crate::spikes::SpikeState;
 use bessemer_arch::{DsInitForm, InitChoice, Model, PositionChoice};
 use bessemer_checkpoint::{Manifest, Retention, Store};
@@ -62,12 +63,18 @@ pub struct TrainState {
     /// The teacher of the newest step; absent in runs without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub teacher: Option<TeacherState>,
+    /// Lowest validation loss and the evaluations since; absent in runs without `train.early_stop`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub early_stop: Option<EarlyStopState>,
     /// Random name of the run, which its log has too; absent in checkpoints of older versions and of imported models.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
     /// `model_type` of the Hugging Face configuration that the model was imported from, which exports keep; absent in other models.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model_type: Option<String>,
+    /// [`bessemer_checkpoint::base_hash`] of the model that adapters were put on; absent in runs without adapters, or whose base was drawn.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<String>,
     /// Identity of the model and data to which the parameters belong.
     pub identity: RunIdentity,
 }
@@ -319,8 +326,10 @@ mod tests {
             batch_origin: None,
             initial: None,
             teacher: None,
+            early_stop: None,
             run: None,
             model_type: None,
+            base: None,
             identity: identity(),
         };
         Manifest {

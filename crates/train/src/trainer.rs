@@ -1,5 +1,6 @@
 //! The training loop: steps, and around them records, evaluations, checkpoints and the handling of spikes.
 
+use crate::early_stop::EarlyStopState;
 use crate::evaluation::{self, Evaluator};
 use crate::held_out::{DocumentScorer, HeldOut};
 use crate::input::TrainerInput;
@@ -232,6 +233,12 @@ impl Trainer {
             }
             None => None,
         };
+        if recipe.train.early_stop.patience > 0 && input.validation.is_none() {
+            return Err(TrainError::Recipe(format!(
+                "train.early_stop.patience = {}: wanted a validation split, found none; hold documents out with corpus.split.validation_fraction",
+                recipe.train.early_stop.patience
+            )));
+        }
         let (first, losses) = (world.rank() == 0, &*crate::losses(recipe));
         let bubbles = evaluation::bubbles(&input, shape, layout.data_ranks())?;
         let program = &step_program(recipe, &layout, &plan)?;
@@ -349,8 +356,10 @@ impl Trainer {
             batch_origin: None,
             initial: None,
             teacher: None,
+            early_stop: None,
             run: None,
             model_type: None,
+            base: None,
             identity: RunIdentity {
                 model,
                 tokenizer: input.tokenizer.fingerprint(),
@@ -482,7 +491,7 @@ impl Trainer {
         // Work that is spread over several steps is not saved: saving and stopping wait for its end.
         let mut save_is_due = false;
         let mut records = Vec::new();
-        while self.state.step < self.plan.steps
+        while !self.is_over()
             && !(self.agree_to_stop(stop.load(Ordering::Relaxed), observer)? && self.runner.worker.at_rest())
         {
             observer.begins(Activity::Training, self.state.step);
@@ -504,7 +513,7 @@ impl Trainer {
                 save_is_due |= eval.is_due(step) && self.is_among_the_best();
             }
             // Only a compared state is saved.
-            let saves = (save_is_due && self.runner.worker.at_rest()) || (last && save.at_end);
+            let saves = (save_is_due && self.runner.worker.at_rest()) || (self.is_over() && save.at_end);
             if saves && !self.replicas_agree(step, observer)? {
                 continue;
             }
@@ -527,10 +536,30 @@ impl Trainer {
         }
         self.end_memory_tier(saved_step == Some(self.state.step), observer);
         self.gather_trace(false, observer)?;
-        if self.state.step < self.plan.steps {
+        if !self.is_over() {
             return Ok(Outcome::Stopped);
         }
         Ok(Outcome::Finished)
+    }
+
+    /// Whether no step follows: after the last one, or once the validation loss no longer falls.
+    fn is_over(&self) -> bool {
+        let config = &self.input.recipe.train.early_stop;
+        self.state.step >= self.plan.steps || self.state.early_stop.is_some_and(|state| state.ends(config))
+    }
+
+    /// Notes a validation loss for `train.early_stop`, and records whether the run ends with it.
+    fn note_for_early_stop(&mut self, at: (u64, f64), observer: &mut dyn Observer) -> Result<(), TrainError> {
+        let config = self.input.recipe.train.early_stop;
+        if config.patience == 0 {
+            return Ok(());
+        }
+        self.state.early_stop = EarlyStopState::after(self.state.early_stop, &config, at);
+        match self.state.early_stop.filter(|state| state.ends(&config)) {
+            Some(EarlyStopState { step: best_step, loss: best_loss, evaluations }) => self
+                .append(runlog::EarlyStop { step: at.0, best_step, best_loss, evaluations }.into(), observer),
+            None => Ok(()),
+        }
     }
 
     /// A step, or as many as one program of an asynchronous schedule has; their records are added to `records`. A step that was
@@ -719,7 +748,7 @@ impl Trainer {
     /// Evaluations of the step that the session resumes from, which a request to stop has ended.
     fn missing_on_the_way(&mut self) -> Result<Missing, TrainError> {
         let due = Missing::due(&self.input.recipe.eval, self.state.step);
-        if self.resumed.is_none() || self.state.step == self.plan.steps || due == Missing::default() {
+        if self.resumed.is_none() || self.is_over() || due == Missing::default() {
             return Ok(Missing::default());
         }
         let missing = match &self.records {
@@ -752,10 +781,13 @@ impl Trainer {
             eval.components.extend(former);
         }
         self.tracing.event("evaluation", begun, at.0);
-        if let (Some(Record::Eval(eval)), false) = (records.first(), whole) {
-            self.validation = Some((eval.step, eval.loss));
-        }
-        records.into_iter().try_for_each(|record| self.append(record, observer))
+        let loss = match (records.first(), whole) {
+            (Some(Record::Eval(eval)), false) => Some((eval.step, eval.loss)),
+            _ => None,
+        };
+        self.validation = loss.or(self.validation);
+        records.into_iter().try_for_each(|record| self.append(record, observer))?;
+        loss.map_or(Ok(()), |at| self.note_for_early_stop(at, observer))
     }
 
     /// Lets the model continue the prompts of the recipe.
@@ -775,7 +807,7 @@ impl Trainer {
     }
 
     /// Evaluates a finished run: the whole validation split, tasks, samples, and the n-gram baseline, as far as the
-    /// recipe requests them and an earlier session has not made them. Does nothing before the last step. A request to stop ends
+    /// recipe requests them and an earlier session has not made them. Does nothing before the run is over. A request to stop ends
     /// it; the next session makes the missing ones.
     ///
     /// # Errors
@@ -786,7 +818,7 @@ impl Trainer {
         observer: &mut dyn Observer,
         stop: &AtomicBool,
     ) -> Result<Outcome, TrainError> {
-        if self.state.step < self.plan.steps {
+        if !self.is_over() {
             return Ok(Outcome::Stopped);
         }
         match self.evaluate_at_end(threads, observer, stop) {
@@ -803,7 +835,7 @@ impl Trainer {
     ) -> Result<(), TrainError> {
         observer.begins(Activity::Evaluating, self.state.step);
         let missing = match &self.records {
-            Some(records) => records.missing_at_end(self.plan.steps)?,
+            Some(records) => records.missing_at_end(self.state.step)?,
             None => Missing::default(),
         };
         let missing =

@@ -2,7 +2,9 @@
 
 use bessemer_serve::Model;
 use bessemer_serve::chat::ChatTemplate;
+use bessemer_serve::request::{completion, conversation};
 use bessemer_tokenizer::{TokenizerConfig, Trainer};
+use std::slice::from_ref;
 use std::sync::{Arc, OnceLock};
 
 /// Positions of the model that requests are checked against.
@@ -21,6 +23,7 @@ fn model() -> &'static Model {
             context: CONTEXT,
             chat: ChatTemplate::plain(),
             created: 0,
+            parent: None,
         }
     })
 }
@@ -29,8 +32,8 @@ fn model() -> &'static Model {
 pub fn run(data: &[u8]) {
     let Some((kind, body)) = data.split_first() else { return };
     let request = match kind {
-        0 => model().completion(body, 0),
-        1 => model().conversation(body, 0),
+        0 => completion(from_ref(model()), body, 0),
+        1 => conversation(from_ref(model()), body, 0),
         _ => {
             if let Ok(text) = std::str::from_utf8(body) {
                 let _ = ChatTemplate::of_tokenizer_config(text, &model().tokenizer);

@@ -63,6 +63,12 @@ pub(crate) struct CheckpointPlanArgs {
 pub(crate) struct GenerateArgs {
     #[command(flatten)]
     pub(crate) run: RunArgs,
+    /// Adapters to put on the model: a run with [model.adapters], or a directory of PEFT.
+    #[arg(long, value_name = "DIR", conflicts_with = "ranks")]
+    pub(crate) adapter: Option<PathBuf>,
+    /// Accept adapters that do not record a hash of their base.
+    #[arg(long, requires = "adapter")]
+    pub(crate) unchecked_base: bool,
     /// Text to continue; `-` reads it from standard input.
     #[arg(long, short, default_value = "")]
     pub(crate) prompt: String,
@@ -202,6 +208,9 @@ pub(crate) enum CheckpointCommand {
         /// Directory with adapters of this model that PEFT wrote: adapter_config.json and adapter_model.safetensors.
         #[arg(long, value_name = "DIR")]
         adapters: Option<PathBuf>,
+        /// Accept adapters that do not record a hash of their base.
+        #[arg(long, requires = "adapters")]
+        unchecked_base: bool,
         /// Run directory to create.
         #[arg(long, short)]
         out: PathBuf,

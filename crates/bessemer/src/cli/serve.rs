@@ -21,6 +21,14 @@ pub(crate) struct ServeArgs {
     /// Most tokens of a prompt with its text [default: the model's context].
     #[arg(long, value_name = "TOKENS")]
     pub(crate) context: Option<usize>,
+    /// Adapters on this model, and the name by which requests choose them (may be repeated).
+    ///
+    /// A run with [model.adapters], or a directory of PEFT. The field `model` of a request names one; the base has its own name.
+    #[arg(long = "adapter", value_name = "NAME=DIR", value_parser = named_adapter, conflicts_with = "ranks")]
+    pub(crate) adapters: Vec<NamedAdapter>,
+    /// Accept adapters that do not record a hash of their base.
+    #[arg(long, requires = "adapters")]
+    pub(crate) unchecked_base: bool,
     /// Model name in answers [default: that of the run directory].
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
@@ -48,6 +56,22 @@ pub(crate) struct ServeArgs {
     /// Threads of each rank; 0 shares all cores out.
     #[arg(long, default_value_t = 0, value_parser = super::threads)]
     pub(crate) threads: usize,
+}
+
+/// `NAME=DIR`
+#[derive(Debug, Clone)]
+pub(crate) struct NamedAdapter {
+    pub(crate) name: String,
+    pub(crate) place: PathBuf,
+}
+
+fn named_adapter(text: &str) -> Result<NamedAdapter, String> {
+    match text.split_once('=') {
+        Some((name, place)) if !name.is_empty() && !place.is_empty() => {
+            Ok(NamedAdapter { name: name.into(), place: place.into() })
+        }
+        _ => Err(format!("wanted NAME=DIR, such as notes=runs/notes, found {text:?}")),
+    }
 }
 
 fn slots(text: &str) -> Result<usize, String> {

@@ -78,7 +78,7 @@ fn show(args: &ChatShowArgs, as_json: bool, console: &mut Console) -> Result<(),
 }
 
 /// Chats of a file: JSON lines, a JSON array or a table, plain or compressed, or Parquet.
-fn rows(path: &Path) -> Result<Box<dyn Iterator<Item = Result<ChatRow, ChatError>>>, Failure> {
+pub(super) fn rows(path: &Path) -> Result<Box<dyn Iterator<Item = Result<ChatRow, ChatError>>>, Failure> {
     let failed = |e: String| Failure::new(format!("cannot read {}: {e}", path.display()));
     if path.extension().is_none_or(|ending| !ending.eq_ignore_ascii_case("parquet")) {
         let reader = bessemer_corpus::open_json_lines(path, "").map_err(|e| failed(e.to_string()))?;

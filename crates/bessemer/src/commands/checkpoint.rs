@@ -45,8 +45,8 @@ pub(crate) fn run(command: &CheckpointCommand, as_json: bool, console: &mut Cons
             upload::upload(run, to.as_deref(), *take_over, as_json, console)
         }
         CheckpointCommand::Export(args) => export::run(args, as_json, console),
-        CheckpointCommand::Import { from, adapters, out } => {
-            super::import::run(from, adapters.as_deref(), out, console)
+        CheckpointCommand::Import { from, adapters, unchecked_base, out } => {
+            super::import::run(from, adapters.as_deref().map(|dir| (dir, *unchecked_base)), out, console)
         }
     }
 }

@@ -12,6 +12,7 @@ use bessemer_loader::{EvaluationWindows, LoaderConfig};
 use bessemer_runtime::{CacheShape, Decoder};
 use bessemer_shards::ShardSet;
 use bessemer_train::Observer;
+use bessemer_units::Bytes;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -50,7 +51,7 @@ fn with_model<T>(
     cached: Option<CacheShape>,
     work: impl FnOnce(CpuBackend, Decoder) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    let model_use = ModelUse { batch, cached, threads: args.threads, ranks: args.ranks };
+    let model_use = ModelUse { batch, cached, threads: args.threads, ranks: args.ranks, adapters: Bytes(0) };
     with_decoder(saved, &model_use, &AtomicBool::new(false), work)
 }
 

@@ -33,6 +33,8 @@ pub(crate) struct ModelUse {
     pub(crate) threads: usize,
     /// Ranks.
     pub(crate) ranks: NonZeroUsize,
+    /// Memory of adapters beside the model.
+    pub(crate) adapters: Bytes,
 }
 
 impl ModelUse {
@@ -67,7 +69,8 @@ pub(crate) fn with_decoder<T>(
 ) -> Result<T, Failure> {
     let ranks = model_use.ranks.get();
     if ranks == 1 {
-        let (backend, decoder) = saved.decoder(model_use.batch, model_use.cached, model_use.threads)?;
+        let (backend, decoder) =
+            saved.decoder(model_use.batch, model_use.cached, model_use.threads, model_use.adapters)?;
         return work(backend, decoder);
     }
     check(saved.model(), ranks)?;

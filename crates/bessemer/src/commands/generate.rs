@@ -1,6 +1,7 @@
 //! `bessemer generate`: text from a checkpoint.
 
 use crate::cli::GenerateArgs;
+use crate::commands::adapters::Adapted;
 use crate::commands::expert_ranks::{ModelUse, with_decoder};
 use crate::commands::metric::lines;
 use crate::commands::saved_model::SavedModel;
@@ -11,6 +12,7 @@ use bessemer_eval::generate::{
 };
 use bessemer_eval::sampling::SamplingConfig;
 use bessemer_runtime::{Cache, CacheShape};
+use bessemer_units::Bytes;
 use serde_json::json;
 use std::io::Read;
 use std::ops::ControlFlow;
@@ -40,10 +42,20 @@ pub(crate) fn run(args: &GenerateArgs, as_json: bool, console: &mut Console) -> 
         prompt_tokens(&saved.tokenizer, prompt)
             .map_err(|e| Failure::new(format!("the prompt cannot be encoded: {e}")))?;
     }
+    let adapted = match &args.adapter {
+        Some(place) => Some(Adapted::read(place, &saved, args.unchecked_base, console)?),
+        None => None,
+    };
+    let adapters = adapted.as_ref().map_or(Bytes(0), Adapted::bytes);
     let capacity = saved.model().context;
     let (shape, none_ended) = (CacheShape::one(capacity), AtomicBool::new(false));
-    let model_use = ModelUse { batch: (1, 1), cached: Some(shape), threads: args.threads, ranks: args.ranks };
-    with_decoder(&saved, &model_use, &none_ended, |mut backend, decoder| {
+    let model_use =
+        ModelUse { batch: (1, 1), cached: Some(shape), threads: args.threads, ranks: args.ranks, adapters };
+    with_decoder(&saved, &model_use, &none_ended, |mut backend, base| {
+        let decoder = match &adapted {
+            Some(adapted) => adapted.decoder(&mut backend, &base)?,
+            None => base,
+        };
         let mut cache = Cache::new(&mut backend, &decoder, shape)?;
         texts(
             args,

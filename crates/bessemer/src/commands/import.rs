@@ -1,12 +1,13 @@
 //! `bessemer checkpoint import`: a run directory from a Hugging Face model directory.
 
+use crate::commands::adapters::check_hash;
 use crate::commands::chat_template;
 use crate::commands::saved_model::load_tokenizer;
 use crate::console::{Console, print};
 use crate::failure::Failure;
 use crate::run_dir::{LOCK, RECIPE, RunDir, TOKENIZER};
-use bessemer_checkpoint::SaveRequest;
 use bessemer_checkpoint::hf::import_hf;
+use bessemer_checkpoint::{SaveRequest, base_hash};
 use bessemer_durable::{ConfinedDir, EntryKind, FileLock};
 use bessemer_loader::LoaderState;
 use bessemer_recipe::continued_recipe;
@@ -22,7 +23,7 @@ const FILE_BYTES: u64 = 4 << 30;
 
 pub(crate) fn run(
     from: &Path,
-    adapters: Option<&Path>,
+    adapters: Option<(&Path, bool)>,
     out: &Path,
     console: &mut Console,
 ) -> Result<(), Failure> {
@@ -30,17 +31,23 @@ pub(crate) fn run(
     Ok(print(&checkpoint.display().to_string())?)
 }
 
-/// Makes a run directory of a model and, if a directory of some is given, of its adapters; the path of its checkpoint.
+/// Makes a run directory of a model and, if a directory of some is given, of its adapters, and whether their base is not checked; the path of its
+/// checkpoint.
 pub(crate) fn import(
     from: &Path,
-    adapters: Option<&Path>,
+    adapters: Option<(&Path, bool)>,
     out: &Path,
     console: &mut Console,
 ) -> Result<PathBuf, Failure> {
     is_free(out)?;
     let mut model = import_hf(from)?;
-    if let Some(adapters) = adapters {
+    let mut base = None;
+    if let Some((adapters, unchecked)) = adapters {
+        let plain = model.model().clone();
         model.add_adapters(adapters)?;
+        let hash = base_hash(&plain, &mut model).map_err(|e| Failure::new(e.to_string()))?;
+        check_hash(adapters, model.base_hash(), unchecked, &hash)?;
+        base = Some(hash);
     }
     for note in model.notes() {
         console.say(&format!("note: {note}"));
@@ -72,8 +79,10 @@ pub(crate) fn import(
         batch_origin: None,
         initial: None,
         teacher: None,
+        early_stop: None,
         run: None,
         model_type: Some(model.model_type().to_owned()),
+        base,
         identity: RunIdentity {
             model: architecture.clone(),
             tokenizer: fingerprint.clone(),

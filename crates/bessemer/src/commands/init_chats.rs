@@ -2,17 +2,19 @@
 
 use crate::cli::InitArgs;
 use crate::commands::checkpoint::Place;
-use crate::commands::{chat_template, import};
+use crate::commands::{chat, chat_template, import};
 use crate::console::{Console, print};
 use crate::escape::shell_word;
 use crate::failure::Failure;
 use crate::run_dir::RunDir;
 use bessemer_arch::Model;
-use bessemer_chat::{Answers, ChatEncoder, ChatError, ChatRows};
+use bessemer_chat::{Answers, ChatEncoder, ChatError, ChatRow};
+use bessemer_corpus::{document_id, text_of_chat};
 use bessemer_recipe::{ChatFacts, Tuner};
 use bessemer_train::{Observer, TrainState};
 use bessemer_units::{Tokens, counted};
 use serde_json::json;
+use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -38,12 +40,6 @@ pub(crate) fn run(
             chats.display()
         )));
     };
-    if path.to_ascii_lowercase().ends_with(".parquet") {
-        return Err(Failure::new(format!(
-            "{path}: wanted .jsonl, .json, .csv or .tsv, found Parquet, of which `bessemer run` reads no chats yet; \
-             `duckdb -c \"copy '{path}' to 'chats.jsonl'\"` writes JSON lines"
-        )));
-    }
     // The file is read before a model is imported for it.
     bessemer_durable::open_regular(chats).map_err(|e| Failure::new(format!("{path}: {e}")))?;
     let from = imported(from, console)?;
@@ -55,12 +51,17 @@ pub(crate) fn run(
     let loaded = chat_template::named(place, &tokenizer)
         .map_err(|e| Failure { message: format!("{}; --template names one", e.message), ..e })?;
     let encoder = ChatEncoder::new(loaded, tokenizer).map_err(Failure::new)?;
-    let facts = count(
+    // Chats of a model with a template of its own have trained the special tokens of a template.
+    let is_new = !template.is_empty() && chat_template::of_directory(&run)?.is_none();
+    let mut facts = count(
         ChatFacts { path: path.to_owned(), template, ..ChatFacts::default() },
         &encoder,
         &model,
         console,
     )?;
+    if !is_new {
+        facts.new_tokens.clear();
+    }
     let tuner = Tuner::new(&model, &facts).map_err(|problem| Failure::new(format!("{path}: {problem}")))?;
     let command = format!("bessemer run {}", shell_word(&args.out.display().to_string()));
     let recipe = tuner.to_toml(name, &facts, &from, &run.tokenizer(), &command).map_err(|problems| {
@@ -72,7 +73,7 @@ pub(crate) fn run(
     if as_json {
         return Ok(print(
             &json!({
-                "recipe": args.out.display().to_string(), "from": from.display().to_string(), "chats": facts.chats,
+                "recipe": args.out.display().to_string(), "from": from.display().to_string(), "chats": facts.chats, "equal": facts.equal, "new_tokens": facts.new_tokens,
                 "tokens": facts.tokens, "scored_tokens": facts.scored, "longest": facts.longest, "too_long": facts.too_long,
                 "seq_len": tuner.seq_len, "batch_tokens": tuner.batch_tokens, "steps": tuner.steps, "rank": rank, "next": command,
             })
@@ -80,10 +81,11 @@ pub(crate) fn run(
         )?);
     }
     Ok(print(&format!(
-        "found: {}, {} tokens, {} of them in answers; the longest has {}\n\
+        "found: {}{}, {} tokens, {} of them in answers; the longest has {}\n\
          chose: adapters of rank {rank} on {}, about {} steps of {} tokens\n\
          next:  {command}",
         counted(facts.chats, "chat"),
+        if facts.equal > 0 { format!(" and {} equal to others", facts.equal) } else { String::new() },
         Tokens(facts.tokens),
         Tokens(facts.scored),
         facts.longest,
@@ -133,13 +135,20 @@ fn count(
     console: &mut Console,
 ) -> Result<ChatFacts, Failure> {
     let path = facts.path.clone();
-    let reader = bessemer_corpus::open_json_lines(Path::new(&path), "")
-        .map_err(|e| Failure::new(format!("cannot read {path}: {e}")))?;
-    let (mut wrong, mut first) = (0, None);
-    for row in ChatRows::new(reader) {
+    let (mut wrong, mut first, mut seen) = (0, None, HashSet::new());
+    let (tokenizer, mut special) = (encoder.tokenizer(), BTreeSet::new());
+    let fit = |row: ChatRow| {
+        let text = text_of_chat(&row.chat).map_err(|problem| ChatError::Row { line: row.line, problem })?;
+        Ok((document_id(&text), encoder.encode_within(&row.chat, Answers::All, model.context)?))
+    };
+    for row in chat::rows(Path::new(&path))? {
         let line = row.as_ref().map_or(0, |row| row.line);
-        match row.and_then(|row| encoder.encode_within(&row.chat, Answers::All, model.context)) {
-            Ok(fitted) => {
+        match row.and_then(fit) {
+            Ok((id, _)) if !seen.insert(id) => facts.equal += 1,
+            Ok((_, fitted)) => {
+                let ids = fitted.tokens.ids.iter().copied();
+                special
+                    .extend(ids.filter(|id| encoder.is_special(*id) && tokenizer.end_of_text() != Some(*id)));
                 let tokens = fitted.tokens.ids.len() as u64;
                 facts.chats += 1;
                 facts.tokens += tokens;
@@ -163,6 +172,8 @@ fn count(
     if wrong > MOST_NAMED {
         console.say(&format!("warning: {path}: {} more", counted(wrong - MOST_NAMED, "wrong row")));
     }
+    let names = special.iter().filter_map(|id| tokenizer.token_bytes(*id));
+    facts.new_tokens = names.map(|name| String::from_utf8_lossy(name).into_owned()).collect();
     match first {
         Some(first) if facts.chats == 0 => {
             Err(Failure::new(format!("{path}: wanted at least one chat, found none; {first}")))

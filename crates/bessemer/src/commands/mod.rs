@@ -1,5 +1,6 @@
 //! One verb a file.
 
+mod adapters;
 pub(crate) mod chat;
 pub(crate) mod chat_template;
 pub(crate) mod checkpoint;

@@ -49,6 +49,7 @@ pub(crate) fn summary_json(dir: &RunDir, records: &[Record]) -> Result<String, F
             Record::Step(r) => ("step", serde_json::to_value(r)?),
             Record::Eval(r) => ("eval", serde_json::to_value(r)?),
             Record::Baseline(r) => ("baseline", serde_json::to_value(r)?),
+            Record::EarlyStop(r) => ("early_stop", serde_json::to_value(r)?),
             Record::End(r) => ("end", serde_json::to_value(r)?),
             _ => continue,
         };

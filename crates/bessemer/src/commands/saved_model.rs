@@ -12,6 +12,7 @@ use bessemer_runtime::{ActivationConfig, CacheShape, Decoder, Param, Purpose, Sh
 use bessemer_tensor::Backend;
 use bessemer_tokenizer::{Tokenizer, TokenizerError};
 use bessemer_train::TrainState;
+use bessemer_units::Bytes;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -48,18 +49,20 @@ impl SavedModel {
         &self.state.identity.model
     }
 
-    /// The parameters on a CPU backend, for scoring batches of `shape` and, with a cache, generating.
+    /// The parameters on a CPU backend, for scoring batches of `shape` and, with a cache, generating. `beside`: memory that the caller takes besides.
     pub(crate) fn decoder(
         &self,
         shape: (usize, usize),
         cached: Option<CacheShape>,
         threads: usize,
+        beside: Bytes,
     ) -> Result<(CpuBackend, Decoder), Failure> {
         let mut backend = CpuBackend::new(CpuConfig { threads, ..CpuConfig::default() })?;
         let shape = Shape { sequences: shape.0, seq: shape.1, purpose: Purpose::Score };
         let activations = ActivationConfig::default();
-        MemoryPlan::of_decoder(self.model(), shape, activations, cached, Some(&mut backend))?
-            .fits(1, crate::machine::available_memory())?;
+        let mut plan = MemoryPlan::of_decoder(self.model(), shape, activations, cached, Some(&mut backend))?;
+        plan.add("adapters", beside);
+        plan.fits(1, crate::machine::available_memory())?;
         let decoder = Decoder::new(&mut backend, self.model(), shape)?;
         self.require_parameters()?;
         for p in decoder.params() {
@@ -93,7 +96,7 @@ impl SavedModel {
     }
 
     /// Refuses a checkpoint whose parameters are not those of the model.
-    fn require_parameters(&self) -> Result<(), Failure> {
+    pub(crate) fn require_parameters(&self) -> Result<(), Failure> {
         let params = self.model().params();
         let wanted = params.iter().map(|p| (p.name.as_str(), p.shape.as_slice()));
         self.checkpoint.require_match(wanted, is_parameter)?;

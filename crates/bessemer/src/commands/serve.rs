@@ -1,6 +1,7 @@
 //! `bessemer serve`: a checkpoint behind an HTTP interface.
 
-use crate::cli::ServeArgs;
+use crate::cli::{NamedAdapter, ServeArgs};
+use crate::commands::adapters::Adapted;
 use crate::commands::chat_template;
 use crate::commands::expert_ranks::{ModelUse, with_decoder};
 use crate::commands::key_file;
@@ -9,6 +10,7 @@ use crate::console::{Console, print};
 use crate::failure::Failure;
 use crate::run_dir::RunDir;
 use crate::signals;
+use bessemer_chat::ChatTemplate as Template;
 use bessemer_http::{Access, Server};
 use bessemer_runtime::{Cache, CacheShape};
 use bessemer_serve::chat::ChatTemplate;
@@ -46,10 +48,19 @@ pub(crate) fn run(args: &ServeArgs, as_json: bool, console: &mut Console) -> Res
         Some(context) => context,
         None => most,
     };
+    let adapted = read_adapters(args, &saved, console)?;
+    let adapters = Bytes(adapted.iter().map(|(_, adapted)| adapted.bytes().0).sum());
     let shape = CacheShape { slots: args.slots, capacity, logit_rows: LOGIT_ROWS };
-    let model_use = ModelUse { batch: (1, 1), cached: Some(shape), threads: args.threads, ranks: args.ranks };
+    let model_use =
+        ModelUse { batch: (1, 1), cached: Some(shape), threads: args.threads, ranks: args.ranks, adapters };
     with_decoder(&saved, &model_use, &stop, |mut backend, decoder| {
         let cache = Cache::new(&mut backend, &decoder, shape)?;
+        let mut beside = Vec::with_capacity(adapted.len());
+        for (_, adapted) in &adapted {
+            let decoder = adapted.decoder(&mut backend, &decoder)?;
+            let cache = cache.sharing(&mut backend, &decoder)?;
+            beside.push((decoder, cache));
+        }
         let cache_bytes: Bytes = backend
             .memory()
             .classes
@@ -58,38 +69,80 @@ pub(crate) fn run(args: &ServeArgs, as_json: bool, console: &mut Console) -> Res
             .map(|(_, bytes)| *bytes)
             .sum();
         let run = RunDir::new(&args.run.run);
-        let model = Model {
-            name: args.name.clone().unwrap_or_else(|| run.name()),
-            tokenizer: Arc::clone(&saved.tokenizer),
-            context: capacity,
-            chat: match chat_template::of_directory(&run)? {
-                Some(template) => ChatTemplate::new(template, &saved.tokenizer).map_err(Failure::new)?,
-                None => ChatTemplate::plain(),
-            },
-            created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+        let model = |name: &str, template: Option<Template>, parent: Option<&str>| {
+            Ok::<_, Failure>(Model {
+                name: name.into(),
+                tokenizer: Arc::clone(&saved.tokenizer),
+                context: capacity,
+                chat: match template {
+                    Some(template) => ChatTemplate::new(template, &saved.tokenizer).map_err(Failure::new)?,
+                    None => ChatTemplate::plain(),
+                },
+                created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+                parent: parent.map(str::to_owned),
+            })
         };
+        let name = name_of(args);
+        // Adapters that were tuned on chats have the template of these chats with them.
+        let with_adapters = |(of, _): &(&NamedAdapter, Adapted)| {
+            let own = chat_template::of_directory(&RunDir::new(&of.place))?;
+            let template = own.map_or_else(|| chat_template::of_directory(&run), |own| Ok(Some(own)))?;
+            model(&of.name, template, Some(&name))
+        };
+        let with_adapters = adapted.iter().map(with_adapters).collect::<Result<Vec<_>, _>>()?;
+        let model = model(&name, chat_template::of_directory(&run)?, None)?;
+        let names: Vec<&str> = with_adapters.iter().map(|model| &*model.name).collect();
         let address = server.address();
         match as_json {
             true => print(
                 &json!({
                     "address": address.to_string(), "model": model.name, "step": saved.state.step, "slots": args.slots,
-                    "context": capacity, "cache_bytes": cache_bytes.0,
+                    "context": capacity, "cache_bytes": cache_bytes.0, "adapters": names,
                 })
                 .to_string(),
             )?,
             false => console.say(&format!(
-                "{} (step {}) at http://{address}/ and http://{address}/v1: {} texts at a time of up to {capacity} tokens, {cache_bytes} of cache; Ctrl-C stops",
-                model.name, saved.state.step, args.slots
+                "{}{} (step {}) at http://{address}/ and http://{address}/v1: {} texts at a time of up to {capacity} tokens, {cache_bytes} of cache; Ctrl-C stops",
+                model.name,
+                names.iter().map(|name| format!(", {name}")).collect::<String>(),
+                saved.state.step,
+                args.slots
             )),
         }
-        let mut service = Service::new(model, args.max_queue, args.slots, cache_bytes.0);
+        let mut service = Service::new(model, with_adapters, args.max_queue, args.slots, cache_bytes.0);
         service.key = key;
         let service = Arc::new(service);
-        let mut engine = ModelEngine { backend, decoder, cache };
+        let mut engine = ModelEngine::new(backend, (decoder, cache), beside);
         serve(server, &service, &mut engine, &stop, drain)?;
         console.say("stopped");
         Ok(())
     })
+}
+
+/// Name of the base in requests.
+fn name_of(args: &ServeArgs) -> String {
+    args.name.clone().unwrap_or_else(|| RunDir::new(&args.run.run).name())
+}
+
+/// The adapters that the arguments name, each under a name of its own.
+fn read_adapters<'a>(
+    args: &'a ServeArgs,
+    saved: &SavedModel,
+    console: &mut Console,
+) -> Result<Vec<(&'a NamedAdapter, Adapted)>, Failure> {
+    let base = name_of(args);
+    let mut adapted = Vec::with_capacity(args.adapters.len());
+    for (at, of) in args.adapters.iter().enumerate() {
+        if of.name == base || args.adapters[..at].iter().any(|other| other.name == of.name) {
+            return Err(Failure::usage(format!(
+                "--adapter {}={}: wanted a name of its own, found one that another model has; the base is {base:?} (--name)",
+                of.name,
+                of.place.display()
+            )));
+        }
+        adapted.push((of, Adapted::read(&of.place, saved, args.unchecked_base, console)?));
+    }
+    Ok(adapted)
 }
 
 /// The key that clients must send: that of `--api-key-file`, or else of the environment.

@@ -1,9 +1,12 @@
 //! From a file of chats and a trained model to a tuned model.
 
+use crate::serve::post;
 use crate::workplace::{LLAMA, Workplace};
 use bessemer_shards::ShardSet;
 use serde_json::{Value, json};
 use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
 
 const CONTEXT: &str = "96";
 
@@ -211,8 +214,18 @@ fn init_writes_a_recipe_that_tunes_a_model() {
     init(&["--from", "text"]).failed(1, &["--from text", "config.json"]);
     init(&[]).failed(2, &["--from"]);
     fs::write(place.path("chats.parquet"), "PAR1").unwrap();
-    let words = ["init", "--from", "runs/t", "--chats", "chats.parquet", "--out", "mine.toml"];
-    place.bessemer(&words).failed(1, &["chats.parquet", "found Parquet", "duckdb"]);
+    let words = [
+        "init",
+        "--from",
+        "runs/t",
+        "--template",
+        "chatml",
+        "--chats",
+        "chats.parquet",
+        "--out",
+        "mine.toml",
+    ];
+    place.bessemer(&words).failed(1, &["cannot read chats.parquet"]);
     fs::create_dir(place.path("strange")).unwrap();
     fs::write(place.path("strange/config.json"), "{\"model_type\": \"mamba\"}").unwrap();
     init(&["--from", "strange"]).failed(1, &["\"mamba\" is not supported; supported: gpt2, llama"]);
@@ -226,6 +239,9 @@ fn init_writes_a_recipe_that_tunes_a_model() {
         (&json!(50), &json!(16), &json!(0)),
         "{made}"
     );
+    assert_eq!((&made["equal"], &made["new_tokens"]), (&json!(0), &json!(["<|im_start|>", "<|im_end|>"])));
+    let recipe = fs::read_to_string(place.path("mine.toml")).unwrap();
+    assert!(recipe.contains("trained = [\"embed.tokens\", \"head.weight\"]"), "{recipe}");
     init(&chatml).failed(1, &["mine.toml", "exists"]);
     let run = [
         "run",
@@ -248,6 +264,7 @@ fn init_writes_a_recipe_that_tunes_a_model() {
     assert_eq!(made.code, Some(0), "{}", made.err);
     assert!(made.err.contains("chats.jsonl, line 52: wanted messages"), "{}", made.err);
     let recipe = fs::read_to_string(place.path("mine.toml")).unwrap();
+    assert!(!recipe.contains("trained = "), "the model has been trained on its template:\n{recipe}");
     for part in
         ["from = \"runs/model\"", "long = \"drop\"", "file = \"runs/model/tokenizer.json\"", "keep_best = 1"]
     {
@@ -338,4 +355,180 @@ fn pairs_of_answers_are_what_a_run_prefers() {
         .failed(1, &["pairs.jsonl#41", "train.seq_len = 96", "\"drop\""]);
     let dropped = run(&[&pairs[..], &["run.name=long", "corpus.chats.long=drop", "train.steps=1"]].concat());
     assert!(dropped.code == Some(0) && dropped.err.contains("1 chat left out"), "{}", dropped.err);
+}
+
+/// Adapters of runs and of PEFT on the base that they were trained on, whose tensors are in memory once.
+#[test]
+fn adapters_go_on_the_base_that_they_were_trained_on() {
+    let place = prepared();
+    let tune = |name: &str, sets: &[&str]| {
+        let name = format!("run.name={name}");
+        let sets = ["train.steps=4", &name].into_iter().chain(sets.iter().copied());
+        let words: Vec<&str> =
+            ["run", "tune.toml"].into_iter().chain(sets.flat_map(|set| ["--set", set])).collect();
+        let done = place.bessemer(&words);
+        assert_eq!(done.code, Some(0), "{}", done.err);
+    };
+    tune("a", &[]);
+    tune(
+        "b",
+        &[
+            "model.adapters.rank=2",
+            "model.adapters.targets=[\"query\",\"gate\"]",
+            "train.trained=[\"embed.tokens\"]",
+        ],
+    );
+    let words = ["--prompt", "the hill", "--temperature", "1", "--max-tokens", "24", "--json"];
+    let generate =
+        |run: &str, more: &[&str]| place.bessemer(&[&["generate", run][..], &words, more].concat());
+    let text = |run: &str, more: &[&str]| generate(run, more).json()["text"].clone();
+    let (base, a, b) = (text("runs/t", &[]), text("runs/a", &[]), text("runs/b", &[]));
+    assert!(base != a && a != b && base != b, "{base} {a} {b}");
+    assert_eq!(text("runs/t", &["--adapter", "runs/a"]), a);
+    assert_eq!(text("runs/t", &["--adapter", "runs/b"]), b);
+    place
+        .bessemer(&["checkpoint", "export", "runs/a", "--to", "peft", "--base", "base", "--out", "a-peft"])
+        .text();
+    assert_eq!(text("runs/t", &["--adapter", "a-peft"]), a);
+
+    // One server with the base and both; a request names one.
+    let words = [
+        "serve",
+        "runs/t",
+        "--listen",
+        "127.0.0.1:0",
+        "--json",
+        "--adapter",
+        "a=a-peft",
+        "--adapter",
+        "b=runs/b",
+    ];
+    let mut server = place.command(&words).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let start: Value = serde_json::from_str(&line).unwrap();
+    assert_eq!((&start["model"], &start["adapters"]), (&json!("t"), &json!(["a", "b"])));
+    let address = start["address"].as_str().unwrap();
+    for (model, wanted) in [("t", &base), ("a", &a), ("b", &b), ("a", &a), ("t", &base)] {
+        let body = json!({
+            "model": model, "prompt": "the hill", "max_tokens": 24, "temperature": 1, "top_p": 0.95, "seed": 0,
+        });
+        let answer = post(address, "/v1/completions", &body);
+        assert_eq!((&answer["choices"][0]["text"], &answer["model"]), (wanted, &json!(model)), "{answer}");
+    }
+    let chat = json!({"model": "b", "messages": [{"role": "user", "content": "hill 1?"}], "max_tokens": 4});
+    assert!(post(address, "/v1/chat/completions", &chat)["choices"][0]["message"]["content"].is_string());
+    server.kill().unwrap();
+    server.wait().unwrap();
+
+    // Another base, of the same sizes and of others.
+    place.train(&["tokenizer.file=runs/t/tokenizer.json", "run.name=u", "run.seed=8", "train.steps=1"]);
+    let on_u = |adapter: &str| generate("runs/u", &["--adapter", adapter]);
+    on_u("runs/a")
+        .failed(1, &["runs/a: wanted adapters of this base", "embed.tokens, element 0: wanted", "found"]);
+    on_u("runs/b").failed(1, &["runs/b: wanted adapters of this base", "train.init.from"]);
+    on_u("a-peft")
+        .failed(1, &["a-peft: wanted adapters of this base, whose tensors have the hash", "found those of"]);
+    place.train(&["tokenizer.file=runs/t/tokenizer.json", "run.name=w", "model.width=16", "train.steps=1"]);
+    let on_w = |adapter: &str| generate("runs/w", &["--adapter", adapter]);
+    on_w("runs/a")
+        .failed(1, &["runs/a: wanted adapters of a base with the model", "2 layers x 16", "2 layers x 32"]);
+    on_w("a-peft").failed(1, &["adapter_model.safetensors", "q_proj.lora_A", "[4, 32]", "[4, 16]"]);
+    generate("runs/a", &["--adapter", "runs/b"])
+        .failed(2, &["--adapter runs/b: wanted a base without adapters"]);
+    generate("runs/t", &["--adapter", "runs/u"]).failed(1, &["runs/u: wanted a run with [model.adapters]"]);
+    generate("runs/t", &["--adapter", "nowhere"]).failed(1, &["no run directory nowhere"]);
+    let name = ["serve", "runs/t", "--listen", "127.0.0.1:0", "--adapter", "t=runs/a"];
+    place.bessemer(&name).failed(2, &["--adapter t=runs/a: wanted a name of its own"]);
+    place.bessemer(&["serve", "runs/t", "--adapter", "runs/a"]).failed(2, &["wanted NAME=DIR"]);
+
+    // Files of other programs name their base only; damaged ones are refused by the tensor.
+    let weights = place.path("a-peft/adapter_model.safetensors");
+    let whole = fs::read(&weights).unwrap();
+    let length = u64::from_le_bytes(whole[..8].try_into().unwrap()) as usize;
+    let header: Value = serde_json::from_slice(&whole[8..8 + length]).unwrap();
+    assert_eq!(header["__metadata__"]["base_blake3"].as_str().map(str::len), Some(64), "{header}");
+    let write = |change: &dyn Fn(&mut Value), data: &[u8]| {
+        let mut header = header.clone();
+        change(&mut header);
+        let text = header.to_string();
+        fs::write(&weights, [&(text.len() as u64).to_le_bytes(), text.as_bytes(), data].concat()).unwrap();
+    };
+    let data = &whole[8 + length..];
+    let nameless = |header: &mut Value| drop(header.as_object_mut().unwrap().remove("__metadata__"));
+    write(&nameless, data);
+    let on_t = |more: &[&str]| generate("runs/t", &[&["--adapter", "a-peft"][..], more].concat());
+    on_t(&[]).failed(1, &["wanted base_blake3 in the metadata", "found none", "--unchecked-base"]);
+    assert_eq!(on_t(&["--unchecked-base"]).json()["text"], a);
+    place.bessemer(&["checkpoint", "export", "runs/t", "--out", "base"]).text();
+    let import = |more: &[&str]| {
+        place.bessemer(
+            &[&["checkpoint", "import", "base", "--adapters", "a-peft", "--out", "runs/i"][..], more]
+                .concat(),
+        )
+    };
+    import(&[]).failed(1, &["wanted base_blake3", "--unchecked-base"]);
+    import(&["--unchecked-base"]).text();
+    assert_eq!(text("runs/i", &[]), a);
+    let mut not_finite = data.to_vec();
+    not_finite[..4].copy_from_slice(&f32::NAN.to_le_bytes());
+    write(&|_| {}, &not_finite);
+    on_t(&[]).failed(1, &["element 0 is NaN, wanted a number", "lora_"]);
+    fs::write(&weights, &whole).unwrap();
+    let config = fs::read_to_string(place.path("a-peft/adapter_config.json")).unwrap();
+    fs::write(place.path("a-peft/adapter_config.json"), config.replace("\"r\": 4", "\"r\": 0")).unwrap();
+    on_t(&[]).failed(1, &["adapters.rank", "found 0"]);
+    fs::write(place.path("a-peft/adapter_config.json"), config).unwrap();
+    fs::rename(&weights, place.path("a-peft/adapter_model.bin")).unwrap();
+    on_t(&[]).failed(1, &["adapter_model.bin, a pickle"]);
+}
+
+/// Files that pyarrow has written: the recipe, the shards and the tuned model of the same rows as JSON lines.
+#[test]
+fn chats_of_parquet_files_tune_as_those_of_json_lines() {
+    let place = prepared();
+    for name in ["chats-messages", "chats-texts"] {
+        let made: Vec<(Value, Vec<(Vec<u32>, Vec<bool>)>)> = ["parquet", "jsonl"]
+            .iter()
+            .map(|ending| {
+                let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../corpus/tests/data");
+                let (chats, recipe) = (format!("{name}.{ending}"), format!("{name}-{ending}.toml"));
+                fs::copy(data.join(&chats), place.path(&chats)).unwrap();
+                let words = [
+                    "init",
+                    "--from",
+                    "runs/t",
+                    "--template",
+                    "chatml",
+                    "--chats",
+                    &chats,
+                    "--out",
+                    &recipe,
+                    "--json",
+                ];
+                let mut made = place.bessemer(&words).json();
+                for key in ["recipe", "next"] {
+                    made.as_object_mut().unwrap().remove(key);
+                }
+                // Splits of documents follow their names, which have the name of the file.
+                let sets = [
+                    "run.name=r",
+                    "train.epochs=0",
+                    "train.steps=2",
+                    "run.threads=1",
+                    "corpus.split.validation_fraction=0.5",
+                ];
+                let sets = sets.iter().flat_map(|set| ["--set", set]);
+                let done = place.bessemer(&["run", &recipe].into_iter().chain(sets).collect::<Vec<&str>>());
+                assert_eq!(done.code, Some(0), "{}", done.err);
+                let found = documents(&place, "runs/r");
+                fs::remove_dir_all(place.path("runs/r")).unwrap();
+                (made, found)
+            })
+            .collect();
+        assert_eq!(made[0], made[1], "{name}");
+        let (chats, equal) = if name == "chats-texts" { (12, 0) } else { (30, 1) };
+        assert_eq!((&made[0].0["chats"], &made[0].0["equal"]), (&json!(chats), &json!(equal)));
+        assert_eq!(made[0].1.len(), chats);
+    }
 }

@@ -1,6 +1,6 @@
 //! Rows of chats: the four forms, and what is refused.
 
-use bessemer_chat::rows::{MOST_ROW_BYTES, read_object, read_pair, read_row};
+use bessemer_chat::rows::{MOST_ROW_BYTES, read_object, read_object_of_row, read_pair, read_row};
 use bessemer_chat::{Chat, ChatRows, Message, Pair, Role, RowForm, ToolCall};
 use serde_json::json;
 use std::io::{BufReader, Read};
@@ -185,7 +185,7 @@ fn a_reader_that_breaks_ends_the_rows() {
 
 /// Both chats of a row, as their questions and answers.
 fn pair(row: &str) -> Result<[Vec<(bool, String)>; 2], String> {
-    let Pair { chosen, rejected } = read_pair(row.as_bytes())?;
+    let Pair { chosen, rejected } = read_pair(&read_object_of_row(row.as_bytes())?)?;
     let turns = |chat: Chat| {
         let scored = |one: &Message| one.scored && one.role == Role::Assistant;
         chat.messages.iter().map(|one| (scored(one), one.content.clone())).collect()

@@ -148,6 +148,7 @@ pub fn export_hf_on(fs: &dyn FileSystem, dir: &Path, request: HfExport<'_>) -> R
     ];
     small.extend(request.extra_files);
     let directory = Directory {
+        metadata: Vec::new(),
         stem: "model",
         small,
         max_file_bytes: request.max_file_bytes,
@@ -167,6 +168,8 @@ pub(super) struct Directory {
     /// Names of files of tensors begin with it.
     pub(super) stem: &'static str,
     pub(super) small: Vec<(String, Vec<u8>)>,
+    /// Metadata of the files of tensors besides their format.
+    pub(super) metadata: Vec<(&'static str, String)>,
     pub(super) max_file_bytes: u64,
     /// Replace an earlier export that is as it was written.
     pub(super) overwrite: bool,
@@ -204,7 +207,7 @@ impl Directory {
             aside: hidden_name("replaced"),
             is_ours: &is_ours,
         };
-        let files = (self.stem, self.small, self.max_file_bytes);
+        let files = (self.stem, self.small, &self.metadata[..], self.max_file_bytes);
         let written = write_all(fs, &hidden.path(), &mut weights, files, progress)
             .and_then(|written| Ok((written, hidden.publish()?)));
         let ((bytes, files), set_aside) = written.map_err(|unfinished| unfinished.clean(&hidden))?;
@@ -307,20 +310,23 @@ fn write_all(
     fs: &dyn FileSystem,
     partial: &Path,
     weights: &mut Parts<'_>,
-    (stem, mut small, max_file_bytes): (&str, Vec<(String, Vec<u8>)>, u64),
+    (stem, mut small, metadata, max_file_bytes): (&str, Vec<(String, Vec<u8>)>, &[(&str, String)], u64),
     progress: &mut dyn FnMut(u64, u64),
 ) -> std::result::Result<(u64, Vec<String>), Unfinished> {
     let wrong = |problem: String| CheckpointError::HuggingFace { path: partial.into(), problem };
     fs.create_dir(partial).at("create", partial).map_err(Unfinished::keep)?;
     let groups = split(weights.specs(), max_file_bytes);
     let count = groups.len();
+    let metadata: Vec<(&str, &str)> = std::iter::once(("format", "pt"))
+        .chain(metadata.iter().map(|(key, value)| (*key, &**value)))
+        .collect();
     let mut planned = Vec::new();
     for (i, members) in groups.iter().enumerate() {
         let name = match count {
             1 => format!("{stem}.safetensors"),
             _ => format!("{stem}-{:05}-of-{count:05}.safetensors", i + 1),
         };
-        planned.push((name, Layout::plan(weights.specs(), members, &[("format", "pt")]).map_err(wrong)?));
+        planned.push((name, Layout::plan(weights.specs(), members, &metadata).map_err(wrong)?));
     }
     let total: u64 = planned.iter().map(|p| p.1.bytes).sum();
     if count > 1 {

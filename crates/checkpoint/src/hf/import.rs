@@ -1,9 +1,11 @@
 //! Reading a directory that `transformers` wrote, or a snapshot from the hub.
 
+use super::export::choose_style;
 use super::fields::Fields;
 use super::layout::{LM_HEAD, Mapped, Order, Part, Style, put_rows};
 use super::peft::{ADAPTER_CONFIG, ADAPTER_WEIGHTS, adapter_parts, read_adapters};
 use super::{experts, gpt2, llama, opt};
+use crate::base::BASE_HASH;
 use crate::error::{At, CheckpointError, Result, SourceError};
 use crate::format::{Entry, SafetensorsFile};
 use crate::fs::{EntryKind, FileSystem, Links, OsFileSystem, read_small};
@@ -36,6 +38,8 @@ pub struct HfImport {
     mapped: Vec<Mapped>,
     specs: Vec<TensorSpec>,
     files: Vec<SafetensorsFile>,
+    /// Hash of the base that the file of adapters records.
+    base_hash: Option<String>,
     /// Tensor name without prefix to (file, its full name).
     found: HashMap<String, (usize, String)>,
 }
@@ -66,12 +70,39 @@ impl HfImport {
             dir: dir.into(),
             mapped: style.map(&model),
             specs: Vec::new(),
+            base_hash: None,
             found: names(style, &files)?,
             files,
             model,
         };
         import.drop_tied_head(style)?;
         import.check(style, absent)?;
+        Ok(import)
+    }
+
+    /// The adapters that PEFT wrote to a directory, of a model whose parameters are elsewhere.
+    ///
+    /// # Errors
+    /// Same errors as [`HfImport::add_adapters`], and a model that transformers cannot have.
+    pub fn adapters_of(base: &Model, dir: &Path) -> Result<HfImport> {
+        let style = choose_style(base)
+            .map_err(|problem| CheckpointError::HuggingFace { path: dir.into(), problem })?;
+        let mut import = HfImport {
+            style,
+            model: base.clone(),
+            model_type: String::new(),
+            experts: None,
+            notes: Vec::new(),
+            bos: Vec::new(),
+            eos: Vec::new(),
+            dir: dir.into(),
+            mapped: Vec::new(),
+            specs: Vec::new(),
+            files: Vec::new(),
+            base_hash: None,
+            found: HashMap::new(),
+        };
+        import.add_adapters(dir)?;
         Ok(import)
     }
 
@@ -134,6 +165,7 @@ impl HfImport {
         if !report.is_exact() {
             return Err(CheckpointError::TensorsDiffer { path: weights, report });
         }
+        self.base_hash = file.header().metadata.get(BASE_HASH).cloned();
         let number = self.files.len();
         self.found.extend(known.iter().map(|name| ((*name).to_owned(), (number, (*name).to_owned()))));
         self.mapped.extend(mapped);
@@ -145,6 +177,11 @@ impl HfImport {
     /// The model.
     pub fn model(&self) -> &Model {
         &self.model
+    }
+
+    /// [`crate::base_hash`] of the base of the adapters, if their file records one; those of PEFT do not.
+    pub fn base_hash(&self) -> Option<&str> {
+        self.base_hash.as_deref()
     }
 
     /// The table that resolves to the model, with the weight of its balance loss.

@@ -3,6 +3,7 @@
 use super::export::{Directory, choose_style, pretty};
 use super::fields::Fields;
 use super::layout::{Mapped, Order, Part, Style};
+use crate::base::{BASE_HASH, base_hash};
 use crate::error::{CheckpointError, Result};
 use crate::fs::{FileSystem, OsFileSystem};
 use crate::parts::Parts;
@@ -276,8 +277,10 @@ fn export_peft_on(fs: &dyn FileSystem, dir: &Path, request: PeftExport<'_>) -> R
         "init_lora_weights": true,
         "inference_mode": true,
     });
+    let base = base_hash(model, request.tensors).map_err(|e| wrong(e.to_string()))?;
     let weights = Parts::new(dir, model, mapped, request.dtype, request.tensors)?;
     let directory = Directory {
+        metadata: vec![(BASE_HASH, base)],
         stem: "adapter_model",
         small: vec![(ADAPTER_CONFIG.into(), pretty(&config)?)],
         // PEFT reads one file, ADAPTER_WEIGHTS.

@@ -274,7 +274,7 @@ mod tests {
             metadata: MetadataColumns::default(),
             embedding: String::new(),
             dialogue: DialogueConfig::default(),
-            chat_text: None,
+            chats: None,
         };
         let text =
             |line: &str| parse(line.as_bytes(), &fields).map(|parsed| parsed.text.map(Cow::into_owned));

@@ -50,7 +50,7 @@ pub(super) fn open(
     // JSON escapes take up to six bytes for one, and other fields take their share.
     let max_line = (max_bytes as usize).saturating_mul(8).clamp(16 << 20, 512 << 20);
     // Each row of chats is checked by itself.
-    let checked = if fields.chat_text.is_some() { 0 } else { place.checked() };
+    let checked = if fields.chats.is_some() { 0 } else { place.checked() };
     for file in files.iter().take(checked) {
         check_field(file, &fields, max_line)?;
     }
@@ -216,8 +216,8 @@ fn rows(
             );
             continue;
         }
-        if let Some(chat_text) = fields.chat_text {
-            match chat_text(line) {
+        if let Some(chats) = fields.chats {
+            match chats.text_of_row(line) {
                 Ok(text) => {
                     origin.bytes = text.len() as u64;
                     rows.push(&origin, text.as_bytes());

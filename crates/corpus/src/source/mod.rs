@@ -34,6 +34,7 @@ pub(crate) use resolve::open;
 pub use resolve::{check_inputs, source_kind_of};
 pub use row_lines::open_json_lines;
 
+use crate::chats::ChatRows;
 use bessemer_corpus_config::DialogueConfig;
 use bessemer_dataflow::Scan;
 use serde::{Deserialize, Serialize};
@@ -48,9 +49,6 @@ pub(crate) const MORSEL_BYTES: usize = 1 << 20;
 pub(crate) fn max_page_bytes(max_bytes: u64) -> u64 {
     max_bytes.saturating_mul(16).clamp(1 << 20, 64 << 20)
 }
-
-/// The text of a row of chats.
-pub(crate) type ChatText = fn(&[u8]) -> std::result::Result<String, String>;
 
 /// Names of the fields of a document in JSON lines, and of the columns in Parquet.
 #[derive(Debug, Clone)]
@@ -67,8 +65,8 @@ pub(crate) struct FieldNames {
     pub(crate) embedding: String,
     /// How the turns of a chat become text.
     pub(crate) dialogue: DialogueConfig,
-    /// How rows of chats to train on become texts ([`crate::chats`]); none: rows are no chats.
-    pub(crate) chat_text: Option<ChatText>,
+    /// Rows are chats to train on; none: they are texts.
+    pub(crate) chats: Option<ChatRows>,
 }
 
 /// Where documents come from: a source of rows that says what it consists of.

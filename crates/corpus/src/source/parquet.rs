@@ -1,4 +1,4 @@
-//! Parquet files: one column is the text.
+//! Parquet files: one column is the text, or rows are chats (`[corpus.chats]`).
 //!
 //! Read are that column and, where they exist, those of URL, date and the metadata that predicates name. Strings, large strings and
 //! binary are understood, plain or dictionary-encoded; nulls become dropped rows. A file that is not Parquet or is damaged in the
@@ -8,6 +8,7 @@ use super::files::{ByFile, FileSource};
 use super::folder::FileEntry;
 use super::location::SourceLocation;
 use super::{FieldNames, MetadataColumns};
+use crate::chats::ChatRows;
 use crate::error::{Error, Result};
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float32Type, Float64Type};
@@ -108,6 +109,21 @@ fn choose(
     columns: &FieldNames,
 ) -> std::result::Result<(ProjectionMask, usize), Refused> {
     let schema = metadata.schema().clone();
+    let names_and_types = || {
+        let fields = schema.fields().iter().map(|field| format!("{} ({})", field.name(), field.data_type()));
+        Refused::Without(fields.collect::<Vec<String>>().join(", "))
+    };
+    let root = |name: &&str| schema.index_of(name).ok();
+    if let Some(chats) = columns.chats {
+        let [one, others] = chats.columns();
+        if one.iter().find_map(root).is_none() {
+            return Err(names_and_types());
+        }
+        let roots: Vec<usize> = one.iter().chain(others).filter_map(root).collect();
+        let read = |name: &str| roots.iter().any(|root| schema.field(*root).name() == name);
+        let mask = ProjectionMask::roots(metadata.parquet_schema(), roots.clone());
+        return Ok((mask, batch_rows(metadata, &|path| path.first().is_some_and(|name| read(name)))));
+    }
     let usable = |column: &str| {
         let (root, data_type) = data_type_of(schema.fields(), column)?;
         let is_text = matches!(
@@ -116,10 +132,7 @@ fn choose(
         );
         is_text.then_some(root)
     };
-    let Some(index) = usable(&columns.text) else {
-        let fields = schema.fields().iter().map(|field| format!("{} ({})", field.name(), field.data_type()));
-        return Err(Refused::Without(fields.collect::<Vec<String>>().join(", ")));
-    };
+    let Some(index) = usable(&columns.text) else { return Err(names_and_types()) };
     let is_read = |index: &usize| columns.metadata.reads(schema.field(*index).name());
     let read = (0..schema.fields().len()).filter(is_read);
     let embedding = schema.index_of(&columns.embedding).ok().filter(|_| !columns.embedding.is_empty());
@@ -132,30 +145,39 @@ fn choose(
             .chain(read)
             .chain(embedding),
     );
+    Ok((mask, batch_rows(metadata, &|path| path.join(".") == columns.text)))
+}
+
+/// Rows of a batch, by the mean bytes of the columns whose paths hold text.
+fn batch_rows(metadata: &ArrowReaderMetadata, holds_text: &dyn Fn(&[String]) -> bool) -> usize {
     let (mut bytes, mut rows) = (0u64, 0u64);
     for group in metadata.metadata().row_groups() {
-        let column = group.columns().iter().find(|chunk| chunk.column_path().string() == columns.text);
-        bytes += column.map_or(0, |chunk| chunk.uncompressed_size().max(0) as u64);
+        let columns = group.columns().iter().filter(|chunk| holds_text(chunk.column_path().parts()));
+        bytes += columns.map(|chunk| chunk.uncompressed_size().max(0) as u64).sum::<u64>();
         rows += group.num_rows().max(0) as u64;
     }
-    let batch_rows = (BATCH_BYTES / (bytes / rows.max(1)).max(1)).clamp(1, BATCH_ROWS);
-    Ok((mask, batch_rows as usize))
+    (BATCH_BYTES / (bytes / rows.max(1)).max(1)).clamp(1, BATCH_ROWS) as usize
 }
 
 /// Opens the files and checks that each has the column; in an object store that the first has it.
 pub(super) fn open(place: &SourceLocation<'_>, columns: FieldNames) -> Result<FileSource<Parquet>> {
     let (files, mut listing) = place.find("parquet", is_parquet)?;
-    listing.entries.push(format!("column {}", columns.text));
+    let wanted = match columns.chats {
+        Some(chats) => chats.columns()[0].join(", "),
+        None => columns.text.clone(),
+    };
+    listing.entries.push(format!("column {wanted}"));
     for file in files.iter().take(place.checked()) {
         let started = start(file, &columns);
         file.reached()?;
         if let Ok(Opened::Without(found)) = started {
-            return Err(Error::NoTextColumn {
-                place: file.path.display().to_string(),
-                what: "column",
-                wanted: columns.text.clone(),
-                found,
-            });
+            let place = file.path.display();
+            if columns.chats.is_some() {
+                return Err(Error::Config(format!(
+                    "[corpus.chats] {place}: wanted a column of chats ({wanted}), found {found}"
+                )));
+            }
+            return Err(Error::NoTextColumn { place: place.to_string(), what: "column", wanted, found });
         }
     }
     Ok(FileSource::new(place, files, listing, Parquet { columns: Arc::new(columns) }))
@@ -263,6 +285,9 @@ fn rows(
     batch: &RecordBatch,
     columns: &FieldNames,
 ) -> bessemer_dataflow::Result<RecordBatch> {
+    if let Some(rows) = columns.chats {
+        return chats(rows, file, ordinal, first, batch);
+    }
     let missing =
         || bessemer_dataflow::Error::plan("parquet", "the text column is not in the batch".to_string());
     let column = column_of(batch, &columns.text).ok_or_else(missing)?;
@@ -296,6 +321,38 @@ fn rows(
         };
         origin.bytes = text.len() as u64;
         rows.push(&origin, text);
+    }
+    rows.finish()
+}
+
+/// Rows of a batch that are chats, as those of JSON lines.
+fn chats(
+    form: ChatRows,
+    file: &FileEntry,
+    ordinal: usize,
+    first: u64,
+    batch: &RecordBatch,
+) -> bessemer_dataflow::Result<RecordBatch> {
+    let name = &file.relative;
+    let mut rows = RowBuilder::with_capacity(batch.num_rows(), batch.get_array_memory_size());
+    for index in 0..batch.num_rows() {
+        let row = first + index as u64 + 1;
+        let id = format!("{name}#{row}");
+        let mut origin = file.origin(ordinal, row, &id);
+        let schema = batch.schema_ref();
+        let fields = schema.fields().iter().zip(batch.columns());
+        let object =
+            fields.map(|(field, column)| (field.name().clone(), json_value(column, index))).collect();
+        match form.text_of_object(&object) {
+            Ok(text) => {
+                origin.bytes = text.len() as u64;
+                rows.push(&origin, text.as_bytes());
+            }
+            Err(problem) => {
+                let line = serde_json::Value::Object(object).to_string();
+                rows.refuse(&origin, "bad-chat", &format!("{name} row {row}: {problem}"), line.as_bytes());
+            }
+        }
     }
     rows.finish()
 }

@@ -4,10 +4,10 @@ use super::compressed::inner_name;
 use super::folder::{Filter, PROSE, Pages, Reading};
 use super::location::{SourceLocation, is_address};
 use super::{
-    ChatText, FieldNames, MetadataColumns, Source, cargo, chain, embedded, file, folder, jsonl,
-    max_page_bytes, papers, parquet, python, row_lines, stack_exchange, warc, wikipedia,
+    FieldNames, MetadataColumns, Source, cargo, chain, embedded, file, folder, jsonl, max_page_bytes, papers,
+    parquet, python, row_lines, stack_exchange, warc, wikipedia,
 };
-use crate::chats::{text_of_pair, text_of_row};
+use crate::chats::ChatRows;
 use crate::error::{Error, Result};
 use crate::rule::{Kind, urls};
 use bessemer_corpus_config::dedup::Method;
@@ -190,10 +190,7 @@ fn fields(config: &CorpusConfig, metadata: &MetadataColumns) -> FieldNames {
         metadata: metadata.clone(),
         embedding: embedding_field(config).into(),
         dialogue: config.dialogue.clone(),
-        chat_text: config
-            .chats
-            .as_ref()
-            .map(|chats| if chats.pairs { text_of_pair } else { text_of_row } as ChatText),
+        chats: ChatRows::of(config),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Papers, encyclopedias, forums and chats through whole builds: what becomes a document, what is dropped and why.
 
+use arrow_array::{ArrayRef, RecordBatch, StringArray};
 use bessemer_corpus::*;
 use bessemer_corpus_config::*;
 use flate2::Compression;
@@ -7,6 +8,7 @@ use flate2::write::GzEncoder;
 use std::fs;
 use std::io::Write;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use tempfile::TempDir;
 
@@ -71,7 +73,9 @@ type Found = (Vec<(String, String)>, Vec<(String, String)>);
 fn build_of(mut config: CorpusConfig, path: &Path) -> Found {
     config.path = path.display().to_string();
     config.split.validation_fraction = 0.0;
-    config.clean.min_bytes = 0;
+    if config.chats.is_none() {
+        config.clean.min_bytes = 0;
+    }
     let out = TempDir::new().unwrap();
     let corpus = out.path().join("corpus");
     let stop = AtomicBool::new(false);
@@ -237,4 +241,46 @@ fn threads_and_chats_have_the_marks_that_the_configuration_names() {
         ]
     );
     assert_eq!(dropped, [pair("chats.jsonl#3", "bad-dialogue")]);
+}
+
+/// Files that pyarrow has written, with the same rows as JSON lines.
+#[test]
+fn chats_of_parquet_files_are_those_of_json_lines() {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
+    for (name, chats, wrong, equal) in [("chats-messages", 30, 1, 1), ("chats-texts", 12, 0, 0)] {
+        let of = |source: SourceKind, ending: &str| {
+            let chats = Some(ChatsConfig::default());
+            let config = CorpusConfig { source, chats, ..CorpusConfig::default() };
+            let (mut kept, mut dropped) = build_of(config, &data.join(format!("{name}.{ending}")));
+            // Names of rows have the name of the file.
+            let named = kept.iter_mut().chain(&mut dropped);
+            named.for_each(|(id, _)| *id = id.replace(&format!(".{ending}"), ""));
+            (kept, dropped)
+        };
+        let (kept, dropped) = of(SourceKind::Parquet, "parquet");
+        let count = |reason: &str| dropped.iter().filter(|(_, found)| found == reason).count();
+        assert_eq!((kept.len(), count("bad-chat"), dropped.len()), (chats, wrong, wrong + equal), "{name}");
+        assert_eq!((kept, dropped), of(SourceKind::Jsonl, "jsonl"), "{name}");
+    }
+    let folder = TempDir::new().unwrap();
+    let batch = RecordBatch::try_from_iter([("text", Arc::new(StringArray::from(vec!["a"])) as ArrayRef)]);
+    let (batch, path) = (batch.unwrap(), folder.path().join("a.parquet"));
+    let mut writer =
+        parquet::arrow::ArrowWriter::try_new(fs::File::create(&path).unwrap(), batch.schema(), None).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+    let config = CorpusConfig {
+        source: SourceKind::Parquet,
+        path: path.display().to_string(),
+        chats: Some(ChatsConfig::default()),
+        ..CorpusConfig::default()
+    };
+    let stop = AtomicBool::new(false);
+    let context = BuildContext { threads: 1, memory_budget: 64 << 20, progress: &|_| {}, stop: &stop };
+    let refused = build(&config, &folder.path().join("corpus"), &context).map(drop).unwrap_err().to_string();
+    assert!(
+        refused.contains("wanted a column of chats (messages, conversations")
+            && refused.contains("text (Utf8)"),
+        "{refused}"
+    );
 }

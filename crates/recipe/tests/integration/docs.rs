@@ -583,6 +583,17 @@ const RANGES: &[(&str, &str, &[&str], &[&str])] = &[
         &[concat!("0.5 train.preferences.beta=0.1 ", pairs!()), "0.1"],
     ),
     (
+        "train.early_stop.patience",
+        "0 to 2^20; needs `eval.every_steps`",
+        &["0", "1048576 eval.every_steps=5"],
+        &[
+            "1048577 eval.every_steps=5",
+            "1 eval.every_steps=0",
+            "1 parallel.fill=evaluation eval.every_steps=5",
+        ],
+    ),
+    ("train.early_stop.min_delta", "0 to 1000", &["0", "1000"], &["-0.1", "1001"]),
+    (
         "train.spike_action",
         "rewind needs `save.every_steps`",
         &["rewind save.every_steps=5"],

@@ -25,10 +25,15 @@ pub(crate) fn tokenizer() -> Arc<Tokenizer> {
     Arc::new(trainer.finish(|_| ()).unwrap())
 }
 
-/// Logits that follow a sequence; the last of them are rows that only round the vocabulary up, and are large.
+/// Logits of model 0 that follow a sequence; the last of them are rows that only round the vocabulary up, and are large.
 pub(crate) fn logits_after(ids: &[u32]) -> Vec<f32> {
-    let hash =
-        ids.iter().fold(7u64, |h, id| h.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(u64::from(*id) + 1));
+    logits_of(0, ids)
+}
+
+fn logits_of(model: usize, ids: &[u32]) -> Vec<f32> {
+    let hash = ids.iter().fold(7 + model as u64, |h, id| {
+        h.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(u64::from(*id) + 1)
+    });
     let mut logits = vec![0.0; VOCABULARY + 3];
     RngKey::new(hash, 0, "logits").fill_normal(0, 2.0, &mut logits);
     logits[VOCABULARY..].fill(30.0);
@@ -38,6 +43,8 @@ pub(crate) fn logits_after(ids: &[u32]) -> Vec<f32> {
 #[derive(Debug, Default)]
 pub(crate) struct Fake {
     pub(crate) slots: Vec<Vec<u32>>,
+    /// Model of each slot.
+    model_of: Vec<usize>,
     pub(crate) capacity: usize,
     pub(crate) chunk: usize,
     logits: Vec<f32>,
@@ -53,7 +60,14 @@ pub(crate) struct Fake {
 
 impl Fake {
     pub(crate) fn new(slots: usize, capacity: usize, chunk: usize) -> Fake {
-        Fake { slots: vec![Vec::new(); slots], capacity, chunk, free_piece: Some(3), ..Fake::default() }
+        Fake {
+            slots: vec![Vec::new(); slots],
+            model_of: vec![0; slots],
+            capacity,
+            chunk,
+            free_piece: Some(3),
+            ..Fake::default()
+        }
     }
 
     fn append(&mut self, slot: usize, ids: &[u32]) -> Result<(), ModelError> {
@@ -80,11 +94,14 @@ impl Engine for Fake {
     fn free_piece(&self) -> Option<usize> {
         self.free_piece
     }
-    fn truncate(&mut self, slot: usize, len: usize) {
+    fn begin(&mut self, slot: usize, model: usize, len: usize) {
+        assert!(len == 0 || self.model_of[slot] == model, "positions of another model stay");
         self.slots[slot].truncate(len);
+        self.model_of[slot] = model;
     }
     fn copy(&mut self, from: usize, to: usize, len: usize) -> Result<(), ModelError> {
         let (source, target) = (&self.slots[from], &self.slots[to]);
+        assert_eq!(self.model_of[from], self.model_of[to]);
         assert!(from != to && target.len() < len && source[..target.len()] == target[..]);
         self.slots[to] = source[..len].to_vec();
         self.copied += 1;
@@ -96,7 +113,7 @@ impl Engine for Fake {
     }
     fn decode(&mut self, slot: usize, ids: &[u32]) -> Result<&[f32], ModelError> {
         self.prefill(slot, ids)?;
-        self.logits = logits_after(&self.slots[slot]);
+        self.logits = logits_of(self.model_of[slot], &self.slots[slot]);
         Ok(&self.logits)
     }
     fn decode_each(
@@ -107,7 +124,7 @@ impl Engine for Fake {
     ) -> Result<(), ModelError> {
         for (i, id) in ids.iter().enumerate() {
             self.append(slot, &[*id])?;
-            visit(i, &logits_after(&self.slots[slot]));
+            visit(i, &logits_of(self.model_of[slot], &self.slots[slot]));
         }
         Ok(())
     }
@@ -116,7 +133,8 @@ impl Engine for Fake {
         for row in rows {
             self.append(row.slot, &[row.id])?;
         }
-        self.logits = rows.iter().flat_map(|row| logits_after(&self.slots[row.slot])).collect();
+        self.logits =
+            rows.iter().flat_map(|row| logits_of(self.model_of[row.slot], &self.slots[row.slot])).collect();
         Ok(&self.logits)
     }
 }
@@ -124,14 +142,15 @@ impl Engine for Fake {
 /// A view of that model for one sequence.
 #[derive(Default)]
 pub(crate) struct Alone {
+    model: usize,
     pub(crate) capacity: usize,
     held: Vec<u32>,
     logits: Vec<f32>,
 }
 
 impl Alone {
-    pub(crate) fn new(capacity: usize) -> Alone {
-        Alone { capacity, ..Alone::default() }
+    pub(crate) fn new(model: usize, capacity: usize) -> Alone {
+        Alone { model, capacity, ..Alone::default() }
     }
 }
 
@@ -147,7 +166,7 @@ impl NextToken for Alone {
     }
     fn feed(&mut self, ids: &[u32]) -> Result<&[f32], EvalError> {
         self.held.extend(ids);
-        self.logits = logits_after(&self.held);
+        self.logits = logits_of(self.model, &self.held);
         Ok(&self.logits[..VOCABULARY])
     }
 }

@@ -22,6 +22,7 @@ fn request(prompt: Vec<u32>, max_tokens: u64) -> SequenceRequest {
         ..GenerateConfig::default()
     };
     SequenceRequest {
+        model: 0,
         prompt: prompt.into(),
         prefix: 0,
         generate: generate.into(),
@@ -39,7 +40,7 @@ fn alone(request: &SequenceRequest, capacity: usize) -> (Generated, String) {
     let mut whole = String::new();
     let end = tokenizer.end_of_text();
     let mut generated = generate(
-        &mut Alone::new(capacity),
+        &mut Alone::new(request.model, capacity),
         &request.prompt,
         end,
         &request.generate,
@@ -68,6 +69,7 @@ fn mixed(number: u64, capacity: usize) -> SequenceRequest {
     let token = |i: u32| (i * i * 37 + if i < shared { 0 } else { own }) % VOCABULARY as u32;
     let prompt = (0..len as u32).map(token).collect();
     let mut request = request(prompt, u64::from(words[2] % 40));
+    request.model = (words[1] / 13 % 3) as usize;
     request.sample = u64::from(words[3] % 3);
     request.scores = (words[3].is_multiple_of(5)).then_some(2);
     request.score_prompt = words[3].is_multiple_of(10);

@@ -2,13 +2,13 @@
 
 use crate::client::{get, post, receive, send, send_with};
 use crate::fake::tokenizer;
-use crate::tiny::{CONTEXT, Running, engine, generated, model};
+use crate::tiny::{CONTEXT, DRAIN, Running, engine, generated, generated_by, model};
 use bessemer_eval::generate::{ContextLimit, Finish, GenerateConfig};
 use bessemer_eval::sampling::SamplingConfig;
 use bessemer_http::Access;
 use bessemer_serve::chat::ChatTemplate;
 use bessemer_serve::engine::Engine;
-use bessemer_serve::{AccessKey, Service};
+use bessemer_serve::{AccessKey, Model, Service};
 use serde_json::{Value, json};
 use std::io::Read;
 use std::time::{Duration, Instant};
@@ -127,7 +127,7 @@ fn scores_of_token_ids_have_the_form_that_the_harness_reads() {
                 assert_eq!(scores[name].as_array().unwrap().len(), n, "{name}");
             }
             assert!(scores["token_logprobs"][0].is_null() && scores["top_logprobs"][0].is_null());
-            let mut engine = engine(1);
+            let mut engine = engine(1, 1);
             let mut rows = Vec::new();
             engine.decode_each(0, list, &mut |_, row| rows.push(row.to_vec())).unwrap();
             for i in 1..n {
@@ -475,7 +475,7 @@ fn a_conversation_longer_than_the_context_loses_its_oldest_turns_with_a_note() {
 
 #[test]
 fn a_key_opens_the_interface_and_allowed_origins_may_read() {
-    let mut service = Service::new(model(ChatTemplate::plain()), 8, 1, 1 << 20);
+    let mut service = Service::new(model(ChatTemplate::plain()), Vec::new(), 8, 1, 1 << 20);
     service.key = Some(AccessKey::new("sk-1").unwrap());
     let access = Access { origins: vec!["https://app.example".into()], ..Access::default() };
     let server = Running::of(service, 1, access, Duration::from_secs(1));
@@ -508,6 +508,68 @@ fn a_key_opens_the_interface_and_allowed_origins_may_read() {
     let foreign = "Origin: https://evil.example\r\nAuthorization: Bearer sk-1\r\n";
     let foreign = ask("POST", "/v1/completions", foreign);
     assert_eq!((foreign.status, &foreign.json()["error"]["type"]), (403, &json!("invalid_request_error")));
+}
+
+/// Requests for a base and two adapted models at once, in slots that they share, with beginnings that are alike.
+#[test]
+fn texts_of_adapters_on_one_base_are_those_of_models_alone() {
+    let of =
+        |name: &str| Model { name: name.into(), parent: Some("tiny".into()), ..model(ChatTemplate::plain()) };
+    let base = model(ChatTemplate::plain());
+    let names = ["tiny", "small", "other"];
+    let service = Service::new(base, vec![of(names[1]), of(names[2])], 32, 2, 1 << 20);
+    let server = Running::of(service, 2, Access::default(), DRAIN);
+    let list = get(server.address, "/v1/models").json();
+    let listed: Vec<&str> =
+        list["data"].as_array().unwrap().iter().map(|one| one["id"].as_str().unwrap()).collect();
+    assert_eq!((&listed[..], &list["data"][1]["parent"]), (&names[..], &json!("tiny")));
+    assert_eq!(get(server.address, "/v1/models/other").json(), list["data"][2]);
+    let prompt = |number: usize| "once upon a time ".repeat(2) + &"abc"[number % 3..];
+    let texts: Vec<String> = std::thread::scope(|scope| {
+        let ask = |number: usize| {
+            let body = json!({
+                "model": names[number % 3], "prompt": prompt(number / 3), "max_tokens": 30, "temperature": 1,
+                "seed": number,
+            });
+            let answer = post(server.address, "/v1/completions", &body).json();
+            assert_eq!(answer["model"], names[number % 3], "{answer}");
+            answer["choices"][0]["text"].as_str().unwrap().to_owned()
+        };
+        let asked: Vec<_> = (0..12).map(|number| scope.spawn(move || ask(number))).collect();
+        asked.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    for (number, text) in texts.iter().enumerate() {
+        let wanted = generated_by(number % 3, &prompt(number / 3), &config(30, 1.0, number as u64));
+        assert_eq!(*text, wanted.text, "request {number}");
+    }
+    let same = generated_by(1, &prompt(0), &config(30, 1.0, 0)).text == texts[0];
+    assert!(!same, "adapters change nothing");
+    let unknown = post(server.address, "/v1/completions", &json!({"model": "none", "prompt": "a"}));
+    assert_eq!(unknown.status, 404);
+    assert!(
+        unknown
+            .body
+            .contains(r#"there is no model \"none\"; this server has \"tiny\", \"small\", \"other\""#),
+        "{}",
+        unknown.body
+    );
+}
+
+#[test]
+fn adapters_add_their_own_memory_only() {
+    let bytes = |models: usize| {
+        let classes = engine(2, models).memory().classes;
+        let of = |class: &str| {
+            classes.iter().filter(|(name, _)| *name == class).map(|(_, bytes)| bytes.0).sum::<u64>()
+        };
+        (of("weights"), of("cache"))
+    };
+    let (weights, cache) = bytes(1);
+    let (with_adapter, shared) = bytes(2);
+    // Rank 8 for queries [32, 32] and values [16, 32] of two layers.
+    assert_eq!(with_adapter - weights, 4 * 2 * 8 * (32 + 32 + 32 + 16));
+    // Keys, values and logits are shared; the scratch may grow by what adapters need.
+    assert!(shared - cache < cache / 10, "{cache} bytes of cache, {shared} with an adapter");
 }
 
 #[test]
@@ -645,7 +707,7 @@ fn a_server_that_stops_finishes_what_is_under_way() {
 /// Clients that send slowly, read nothing or wait for a long answer do not hold the server up.
 #[test]
 fn a_server_ends_within_two_seconds_whatever_its_clients_do() {
-    let service = Service::new(model(ChatTemplate::plain()), 8, 1, 1 << 20);
+    let service = Service::new(model(ChatTemplate::plain()), Vec::new(), 8, 1, 1 << 20);
     // As `bessemer serve` by default.
     let mut server = Running::of(service, 1, Access::default(), Duration::from_secs(1));
     // More tokens than the model makes in that time.

@@ -9,7 +9,7 @@ use super::continuing::LearningRate;
 use crate::TrainError;
 use crate::state::{InitialState, TrainState};
 use bessemer_arch::{AdapterTarget, Model, ParamId};
-use bessemer_checkpoint::{Latest, Loaded, Skipped};
+use bessemer_checkpoint::{Latest, Loaded, Skipped, SourceError, base_hash};
 use bessemer_model::euclidean;
 use bessemer_optim::is_state_name;
 use bessemer_parallel::StateTensor;
@@ -87,6 +87,17 @@ impl Trainer {
             if keeps { "kept" } else { "fresh" },
             if continues { "continued" } else { "from its beginning" }
         ));
+        self.state.base = match adds {
+            // The first rank writes the state.
+            true if self.records.is_some() => {
+                let problem =
+                    |e: SourceError| TrainError::State { place: place.clone(), problem: e.to_string() };
+                let mut tensors = loaded.tensors(|name| !is_state_name(name));
+                Some(base_hash(&saved.identity.model, &mut tensors).map_err(problem)?)
+            }
+            true => None,
+            false => saved.base.clone(),
+        };
         self.state.model_type = saved.model_type.clone();
         self.state.initial = Some(initial).filter(|initial| *initial != InitialState::default());
         self.rate = LearningRate::new(&recipe.optim, &self.plan, &self.state);

@@ -288,8 +288,10 @@ impl Records {
             return Ok(Missing::default());
         }
         let log = runlog::read(&self.directory)?.records;
-        // Evaluation during training leaves out the last step, so records after that step are of the final evaluation.
-        let last_step = log.iter().rposition(|r| matches!(r, Record::Step(_))).unwrap_or(0);
+        // Evaluation during training leaves out the last step, so records after that step are of the final evaluation. A run that ends early
+        // ends with an evaluation.
+        let is_end = |r: &Record| matches!(r, Record::Step(_) | Record::EarlyStop(_));
+        let last_step = log.iter().rposition(is_end).unwrap_or(0);
         let lacks = |of_kind: fn(&Record) -> bool| !log[last_step..].iter().any(of_kind);
         Ok(Missing {
             evaluation: lacks(|r| matches!(r, Record::Eval(_))),

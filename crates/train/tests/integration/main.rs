@@ -8,6 +8,7 @@ mod changed;
 mod corruption;
 mod device;
 mod divergence;
+mod early_stop;
 mod expert_loads;
 mod gates;
 mod grouped;

@@ -13,6 +13,7 @@ use bessemer_kernels_cpu::CpuBackend;
 use bessemer_runtime::{Cache, CacheShape, Decoder};
 use bessemer_tokenizer::Tokenizer;
 use bessemer_train::Observer;
+use bessemer_units::Bytes;
 use std::path::Path;
 
 /// Tokens that go through the model at a time.
@@ -37,7 +38,7 @@ pub(super) fn decoder(
 ) -> Result<(CpuBackend, Decoder), Failure> {
     let context = saved.model().context;
     let shape = ((BATCH_TOKENS / context).max(1), context);
-    saved.decoder(shape, writes.then_some(CacheShape::one(context)), threads)
+    saved.decoder(shape, writes.then_some(CacheShape::one(context)), threads, Bytes(0))
 }
 
 impl<'a> RunModel<'a> {
