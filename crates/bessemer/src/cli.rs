@@ -31,7 +31,10 @@ pub(crate) use checkpoint::{
     PlaceArgs, ReshardArgs, RunArgs,
 };
 pub(crate) use cluster::ClusterCommand;
-pub(crate) use corpus::{CorpusCommand, ExplainArgs, ExportArgs, InspectArgs, TokenizerCommand};
+pub(crate) use corpus::{
+    CorpusCommand, ExplainArgs, ExportArgs, InspectArgs, ReviewApplyArgs, ReviewCommand, ReviewServeArgs,
+    TokenizerCommand,
+};
 pub(crate) use doctor::DoctorArgs;
 pub use doctor::Matmul;
 pub(crate) use eval::EvalArgs;
@@ -40,7 +43,7 @@ pub use host::HostArgs;
 pub(crate) use init::InitArgs;
 pub(crate) use judge::{
     JudgeCommand, JudgeCreateArgs, JudgeMethod, JudgeModelArgs, JudgePowerArgs, JudgeReadArgs,
-    JudgeResultsArgs, JudgeServeArgs, JudgeSheetArgs,
+    JudgeResultsArgs, JudgeSheetArgs,
 };
 pub(crate) use media::{MediaBuildArgs, MediaCommand, MediaDType, MediaNormalisation};
 pub(crate) use metric::{BleuSmoothing, BleuTokens, MetricArgs, MetricName};

@@ -14,6 +14,9 @@ pub struct EvaluateConfig {
     pub profiles: Vec<String>,
     /// Documents of the sample that are written to `review.jsonl` beside the corpus, for review by people.
     pub review: u64,
+    /// Bounds on the measures of the build, predicates such as `` `gopher-quality.passed` >= 0.95 && kept.share > 0.5 ``. A build for which
+    /// one is not true fails, and the directory keeps what it held.
+    pub require: Vec<String>,
 }
 
 impl EvaluateConfig {

@@ -19,6 +19,7 @@ use crate::output::summary::{
 use crate::parts::{self, Parts};
 use crate::read::CorpusReader;
 use crate::remote::{self, Engine};
+use crate::require;
 use crate::source::{self, Listing, Source};
 use crate::split::Assign;
 use crate::tombstone::{Tombstones, tombstones_path};
@@ -198,8 +199,8 @@ enum Target<'a> {
 /// nothing is done. The result is a pure function of configuration and input.
 ///
 /// # Errors
-/// A value out of range, a source that is missing or lacks the text column, no document left, a directory
-/// that holds something else, another process at work there, the stop flag, or the disk's refusal. Faults of
+/// A value out of range, a source that is missing or lacks the text column, no document left, a bound of
+/// `corpus.evaluate.require` that is not met, a directory that holds something else, another process at work there, the stop flag, or the disk's refusal. Faults of
 /// single documents are no errors: they are listed with their reasons.
 pub fn build(config: &CorpusConfig, out_dir: &Path, context: &BuildContext<'_>) -> Result<Built> {
     build_on(config, out_dir, context, None)
@@ -230,6 +231,7 @@ pub fn build_on(
         {
             Parts::clear(&out)?;
         }
+        require::met(&config.evaluate, &summary, out_dir)?;
         return Ok(Built { summary, reused: true, spilled_bytes: 0 });
     }
     let assign = Assign::resolve(&config.split, source.listing())?;
@@ -314,6 +316,8 @@ pub fn build_on(
         out.remove_beside(REMOTE_PARTS)?;
         return Err(empty(source.as_ref(), &summary, &seen));
     }
+    // The parts stay: another bound alone changes no document.
+    require::met(&config.evaluate, &summary, out_dir)?;
     let summary = publish(folder, summary, samples)?;
     Parts::clear(&out)?;
     out.remove_beside(REMOTE_PARTS)?;

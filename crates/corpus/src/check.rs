@@ -1,7 +1,7 @@
 //! Check of a configuration, with the parts of it that other crates know: profiles of rules, predicates and the columns that they
 //! read.
 
-use crate::{compose, evaluate, score};
+use crate::{compose, require, score};
 use bessemer_corpus_config::{CorpusConfig, SourceConfig};
 use bessemer_rules::{Predicate, build_profiles, check_columns};
 
@@ -23,7 +23,7 @@ pub fn check(config: &CorpusConfig) -> Result<(), String> {
         check_slices(source, &columns)?;
     }
     check_columns(&config.rules, &columns).map_err(|error| format!("corpus.{error}"))?;
-    evaluate::profiles(&config.evaluate).map(drop).map_err(|error| error.to_string())
+    require::check(&config.evaluate).map_err(|error| error.to_string())
 }
 
 fn check_slices(source: &SourceConfig, columns: &[&str]) -> Result<(), String> {
@@ -83,6 +83,7 @@ mod tests {
         bad(&|c| c.rules.profiles = vec!["gopher-qualty".into()], "corpus.rules.profiles");
         bad(&|c| c.rules.keep = vec!["byts > 3".into()], "corpus.rules.keep");
         bad(&|c| c.evaluate.profiles = vec!["gopher-qualty".into()], "corpus.evaluate.profiles");
+        bad(&|c| c.evaluate.require = vec!["kept.shar > 0.5".into()], "corpus.evaluate.require");
         bad(&|c| *c = sliced("date >"), "corpus.sources \"web\", slice \"new\": where");
         bad(&|c| *c = sliced("dat > '2023'"), "dat");
     }

@@ -79,6 +79,18 @@ pub enum Error {
         /// Advice on what to try.
         hint: &'static str,
     },
+    /// The measures of a build are outside of the bounds of `corpus.evaluate.require`.
+    #[error(
+        "the corpus does not meet corpus.evaluate.require: {bounds}; {} is unchanged: look at the sample and the dropped documents of a \
+         build without the bound, change the rules or the bound, and build again",
+        path.display()
+    )]
+    Bounds {
+        /// The output directory.
+        path: PathBuf,
+        /// Each bound that is not met, wanted and found.
+        bounds: String,
+    },
     /// The output directory holds something that is not a corpus.
     #[error("{} exists and is not a corpus directory ({problem}); choose another output directory or remove it", path.display())]
     NotACorpus {

@@ -38,6 +38,8 @@ mod output;
 mod parts;
 mod read;
 mod remote;
+mod require;
+pub mod review;
 mod rule;
 mod sample;
 mod score;

@@ -42,6 +42,8 @@ pub(crate) const APPLICATION: u32 = 0x4273_6d4a;
 pub(crate) enum RecordKind {
     Study,
     Item,
+    /// Facts about the items for the program that made the study.
+    Context,
     Judgements,
     ModelJudge,
     Verdicts,

@@ -6,6 +6,7 @@ use crate::journal::{Journal, NewJournal, RecordKind, parse};
 use crate::study::{Question, Study};
 use crate::verdicts::{ModelJudge, Verdict};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::borrow::Cow;
 use std::cell::{Ref, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,12 +44,19 @@ pub(crate) struct VerdictsRecord<'a> {
     pub(crate) verdicts: Cow<'a, [Verdict]>,
 }
 
+/// What the program that made the study keeps beside its items.
+#[derive(Serialize, Deserialize)]
+struct ContextRecord<'a> {
+    context: Cow<'a, Value>,
+}
+
 /// Tasks by judge: subject, and whether it was a repetition (people) or turned round (models).
 pub(crate) type Done = BTreeMap<String, BTreeSet<(TaskKey, bool)>>;
 
 /// Judgements of people and verdicts of models.
 #[derive(Debug, Default)]
 pub(crate) struct Records {
+    context: Option<Value>,
     pub(crate) judgements: Vec<Judgement>,
     judged: Done,
     pub(crate) models: BTreeMap<String, ModelJudge>,
@@ -60,6 +68,9 @@ impl Records {
     /// Takes the record of a line of the journal.
     fn replay(&mut self, study: &Study, kind: RecordKind, line: &[u8]) -> Result<(), String> {
         match kind {
+            RecordKind::Context => {
+                self.context = Some(parse::<ContextRecord<'_>>(line)?.context.into_owned())
+            }
             RecordKind::Judgements => {
                 for one in parse::<JudgementsRecord<'_>>(line)?.judgements.into_owned() {
                     check_known(study, &one.judge, &one.task.key)?;
@@ -133,9 +144,29 @@ impl Store {
     /// # Errors
     /// A study that cannot be asked; a file that is there; the system's.
     pub fn create(path: &Path, study: Study) -> Result<Store, JudgeError> {
+        Store::create_with(path, study, None)
+    }
+
+    /// [`Store::create`] with facts about the items, which judges do not see and which [`Store::context`] returns.
+    ///
+    /// # Errors
+    /// Those of [`Store::create`].
+    pub fn create_with(path: &Path, study: Study, context: Option<&Value>) -> Result<Store, JudgeError> {
         study.check()?;
-        NewJournal::create(path, &study)?.commit()?;
+        let mut journal = NewJournal::create(path, &study)?;
+        if let Some(context) = context {
+            journal.append(RecordKind::Context, &ContextRecord { context: Cow::Borrowed(context) })?;
+        }
+        journal.commit()?;
         Store::open(path)
+    }
+
+    /// Facts about the items that the study was created with.
+    ///
+    /// # Errors
+    /// Errors of [`Store::judgements`].
+    pub fn context(&self) -> Result<Option<Value>, JudgeError> {
+        Ok(self.records()?.context.clone())
     }
 
     /// Opens the file of a study. A last line that a crash cut is left out; see [`Store::warnings`].

@@ -295,6 +295,14 @@ impl Profile {
 }
 
 impl ProfileFile {
+    /// The text of its file.
+    ///
+    /// # Errors
+    /// A value that TOML does not have.
+    pub fn toml(&self) -> Result<String> {
+        toml::to_string(self).map_err(|error| Error::new(format!("profile {:?}: {error}", self.name)))
+    }
+
     /// An error of step `index`, with its place.
     fn at_step(&self, index: usize, error: Error) -> Error {
         error.at(format!("profile {:?}, step {}", self.name, index + 1))

@@ -113,6 +113,9 @@ pub(crate) enum CorpusCommand {
     TrainDsir(TrainDsirArgs),
     /// Score every document of a file.
     Score(ScoreArgs),
+    /// Review a sample of documents, and change rules by the verdicts.
+    #[command(subcommand)]
+    Review(ReviewCommand),
     /// Inspect images, audio and video, and build shards of them.
     #[command(subcommand)]
     Media(super::MediaCommand),
@@ -141,6 +144,72 @@ pub(crate) struct InspectArgs {
     /// Most documents to show.
     #[arg(long, default_value_t = 20)]
     pub(crate) limit: usize,
+}
+
+/// `bessemer corpus review ...`
+#[derive(Debug, Subcommand)]
+pub(crate) enum ReviewCommand {
+    /// Serve the page on which people review a sample of kept and dropped documents.
+    ///
+    /// Draws the sample if the file does not exist yet. Verdicts are appended to it.
+    Serve(ReviewServeArgs),
+    /// Print the changes of rules and thresholds that follow from the verdicts.
+    ///
+    /// With precision and recall of the filters before and after.
+    Apply(ReviewApplyArgs),
+}
+
+/// `bessemer corpus review serve`
+#[derive(Debug, Args)]
+pub(crate) struct ReviewServeArgs {
+    /// Run directory or corpus directory.
+    pub(crate) path: PathBuf,
+    /// File of the review (JSON lines) [default: corpus.review.jsonl beside the corpus].
+    #[arg(long, value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+    /// Documents to review.
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(20..=100_000))]
+    pub(crate) documents: u32,
+    /// Profile whose measures find unusual documents (may be repeated).
+    #[arg(long, value_name = "NAME", default_value = "ziya2")]
+    pub(crate) profile: Vec<String>,
+    /// Verdicts on each document, by different reviewers.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) verdicts: u32,
+    /// Seed of the sample and of the order.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// Address to listen on.
+    ///
+    /// Anyone who reaches it can review. Beyond this machine, put a proxy with a password in front of it.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8090")]
+    pub(crate) listen: String,
+    #[command(flatten)]
+    pub(crate) hosts: super::serve::HostArgs,
+}
+
+/// `bessemer corpus review apply`
+#[derive(Debug, Args)]
+pub(crate) struct ReviewApplyArgs {
+    /// Run directory or corpus directory.
+    pub(crate) path: PathBuf,
+    /// File of the review (JSON lines) [default: corpus.review.jsonl beside the corpus].
+    #[arg(long, value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+    /// Recipe that the corpus was built from [default: that of the run directory].
+    #[arg(long, value_name = "FILE")]
+    pub(crate) recipe: Option<PathBuf>,
+    /// Fewest verdicts that a change needs.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) least: u32,
+    /// Share of the documents moved by a change for which the reviewers agree with it.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.9, value_parser = super::judge::share)]
+    pub(crate) agreement: f64,
+    /// Recipe to write, with profile files beside it; none of them may exist.
+    ///
+    /// Its base is the recipe of the corpus.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
 }
 
 /// `bessemer corpus export ...`

@@ -120,6 +120,30 @@ const EXAMPLES: &[(&str, &[Example])] = &[
         ],
     ),
     (
+        "corpus review",
+        &[
+            ("bessemer corpus review serve runs/my", "review 200 documents in a browser"),
+            ("bessemer corpus review apply runs/my --out reviewed.toml", "change rules by the verdicts"),
+        ],
+    ),
+    (
+        "corpus review serve",
+        &[
+            ("bessemer corpus review serve runs/my", "review 200 documents in a browser"),
+            (
+                "bessemer corpus review serve runs/my --documents 500 --verdicts 2",
+                "two verdicts on each of 500 documents",
+            ),
+        ],
+    ),
+    (
+        "corpus review apply",
+        &[
+            ("bessemer corpus review apply runs/my", "print the changes, and precision and recall"),
+            ("bessemer corpus review apply runs/my --out reviewed.toml", "write a recipe with the changes"),
+        ],
+    ),
+    (
         "corpus export",
         &[
             ("bessemer corpus export runs/my --out my.jsonl", "write all kept documents"),

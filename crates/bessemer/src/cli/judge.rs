@@ -177,7 +177,7 @@ pub(crate) struct JudgePowerArgs {
     pub(crate) correlation: f64,
 }
 
-fn share(text: &str) -> Result<f64, String> {
+pub(super) fn share(text: &str) -> Result<f64, String> {
     let number: f64 = text.parse().map_err(|_| format!("wanted a number from 0 to 1, found {text:?}"))?;
     match (0.0..=1.0).contains(&number) {
         true => Ok(number),

@@ -3,10 +3,11 @@
 mod delete;
 mod inspect;
 mod mixture;
+mod review;
 mod scored;
 mod verify;
 
-use crate::cli::CorpusCommand;
+use crate::cli::{CorpusCommand, ReviewCommand};
 use crate::commands::explain;
 use crate::commands::run::Session;
 use crate::commands::scores;
@@ -49,6 +50,12 @@ pub(crate) fn run(command: &CorpusCommand, as_json: bool, console: &mut Console)
         }
         CorpusCommand::Explain(args) => explain::explain(args, as_json, console),
         CorpusCommand::Profiles { name } => explain::profiles(name.as_deref(), as_json),
+        CorpusCommand::Review(ReviewCommand::Serve(args)) => {
+            review::serve(args, &corpus_of(&args.path)?, console)
+        }
+        CorpusCommand::Review(ReviewCommand::Apply(args)) => {
+            review::apply(args, &corpus_of(&args.path)?, as_json, console)
+        }
         CorpusCommand::Media(command) => crate::commands::media::run(command, as_json, console),
         CorpusCommand::Delete { path, ids, file, reason } => {
             let wanted = delete::wanted(ids, file.as_deref())?;

@@ -40,6 +40,7 @@ mod plan;
 mod plan_layers;
 mod programs;
 mod ranks;
+mod review;
 mod round_trip;
 mod safety;
 mod scaling;

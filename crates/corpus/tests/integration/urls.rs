@@ -157,8 +157,12 @@ fn a_sample_is_evaluated_and_reported_and_written_for_review() {
     let out = folder.path().join("out");
     let plain = built(&config, &out).unwrap();
     assert!(plain.evaluation.is_none());
-    config.evaluate =
-        EvaluateConfig { sample: 0.25, profiles: vec!["ziya2".into(), "gopher-quality".into()], review: 5 };
+    config.evaluate = EvaluateConfig {
+        sample: 0.25,
+        profiles: vec!["ziya2".into(), "gopher-quality".into()],
+        review: 5,
+        ..EvaluateConfig::default()
+    };
     let summary = built(&config, &out).unwrap();
     assert_ne!(summary.key, plain.key);
     assert_eq!(summary.fingerprint, plain.fingerprint, "it changes no document");
@@ -187,6 +191,18 @@ fn a_sample_is_evaluated_and_reported_and_written_for_review() {
     let card = fs::read_to_string(out.join(CARD_FILE)).unwrap();
     assert!(card.contains("<h2>Evaluation</h2>") && card.contains("Profile ziya2"), "{card}");
     CorpusReader::open(&out).unwrap().verify().unwrap();
+    // A bound that is not met fails the build, finished or not, and leaves the directory as it was; one that is met changes nothing.
+    config.evaluate.require = vec!["`gopher-quality.passed` >= 0.999".into()];
+    for target in [&out, &folder.path().join("new")] {
+        let message = built(&config, target).unwrap_err().to_string();
+        let wanted = "wanted `gopher-quality.passed` >= 0.999, found gopher-quality.passed = 0.000000";
+        assert!(message.contains("corpus.evaluate.require") && message.contains(wanted), "{message}");
+    }
+    assert!(!folder.path().join("new").exists(), "nothing is visible of a build that failed");
+    assert_eq!(CorpusReader::open(&out).unwrap().summary(), &summary);
+    config.evaluate.require = vec!["`gopher-quality.passed` < 0.001 && kept.share > 0.9".into()];
+    assert_eq!(built(&config, &out).unwrap(), summary);
+    config.evaluate.require.clear();
     // What is laid out for people does not outlive a deletion.
     let id = CorpusReader::open(&out).unwrap().documents(Split::Train).next().unwrap().unwrap().id;
     delete(&out, &[id], "", &AtomicBool::new(false)).unwrap();

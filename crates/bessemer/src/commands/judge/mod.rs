@@ -5,7 +5,7 @@ mod power;
 mod results;
 mod run_model;
 
-use crate::cli::{JudgeCommand, JudgeCreateArgs, JudgeReadArgs, JudgeServeArgs, JudgeSheetArgs};
+use crate::cli::{JudgeCommand, JudgeCreateArgs, JudgeReadArgs, JudgeSheetArgs};
 use crate::console::{Console, print, warn};
 use crate::failure::Failure;
 use crate::signals;
@@ -25,7 +25,9 @@ const LARGEST_REQUEST: usize = 64 << 10;
 pub(crate) fn run(command: &JudgeCommand, as_json: bool, console: &mut Console) -> Result<(), Failure> {
     match command {
         JudgeCommand::Create(args) => create(args, as_json, console),
-        JudgeCommand::Serve(args) => serve(args, console),
+        JudgeCommand::Serve(args) => {
+            serve(open(&args.study)?, &args.listen, &args.hosts.allow_hosts, console)
+        }
         JudgeCommand::Model(args) => model::run(args, as_json, console),
         JudgeCommand::Results(args) => results::run(args, as_json),
         JudgeCommand::Sheet(args) => sheet(args, console),
@@ -70,7 +72,7 @@ fn create(args: &JudgeCreateArgs, as_json: bool, console: &mut Console) -> Resul
 }
 
 /// Opens a study; warns about lines that were left out.
-fn open(path: &Path) -> Result<Store, Failure> {
+pub(crate) fn open(path: &Path) -> Result<Store, Failure> {
     let store = Store::open(path).map_err(Failure::new)?;
     store.warnings().iter().for_each(|text| warn(text));
     Ok(store)
@@ -92,12 +94,17 @@ fn migrate(old: &Path, new: &Path, console: &mut Console) -> Result<(), Failure>
     Ok(())
 }
 
-fn serve(args: &JudgeServeArgs, console: &mut Console) -> Result<(), Failure> {
-    let store = open(&args.study)?;
+/// Serves the page of a study until the program is stopped.
+pub(crate) fn serve(
+    store: Store,
+    listen: &str,
+    hosts: &[String],
+    console: &mut Console,
+) -> Result<(), Failure> {
     let stop = signals::stop_flag()?;
     let limits = Limits { body_bytes: LARGEST_REQUEST, ..Limits::default() };
-    let server = Server::bind(&args.listen, limits).map_err(|e| Failure::new(format!("--listen: {e}")))?;
-    let access = Access { hosts: args.hosts.allow_hosts.clone(), ..Access::default() };
+    let server = Server::bind(listen, limits).map_err(|e| Failure::new(format!("--listen: {e}")))?;
+    let access = Access { hosts: hosts.to_vec(), ..Access::default() };
     let server = server.with_access(access);
     // On standard output, for whoever started it with a free port.
     print(&format!("http://{}/", server.address()))?;
@@ -129,7 +136,7 @@ fn sheet(args: &JudgeSheetArgs, console: &mut Console) -> Result<(), Failure> {
 }
 
 /// Writes a file that does not exist yet.
-fn write_new(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+pub(crate) fn write_new(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let mut file = NewFile::create(path)?;
     file.write_all(bytes)?;
     file.commit_new()
