@@ -55,7 +55,7 @@ impl Trainer {
         }
         let wanted = self.runner.worker.tensors(&recipe.optim)?;
         let is_new = |name: &str| adds && ParamId::parse(name).is_some_and(|id| id.role().is_adapter());
-        let (new, mut wanted): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|tensor| is_new(&tensor.name));
+        let (new, wanted): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|tensor| is_new(&tensor.name));
         if keeps {
             self.require_optimizer(&wanted, loaded, &place)?;
         }
