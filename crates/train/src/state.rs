@@ -3,7 +3,7 @@
 use crate::TrainError;
 use crate::early_stop::EarlyStopState;
 use crate::spikes::SpikeState;
-use bessemer_arch::{DsInitForm, InitChoice, Model, PositionChoice};
+use bessemer_arch::{Adapters, DsInitForm, InitChoice, Model, PositionChoice};
 use bessemer_checkpoint::{Manifest, Retention, Store};
 use bessemer_durable::ConfinedDir;
 use bessemer_loader::LoaderState;
@@ -250,7 +250,7 @@ pub struct RunIdentity {
 }
 
 /// A model without what may change while its parameters are trained: dropout, how far positions reach and how rotary angles are
-/// stretched, and how parameters were drawn.
+/// stretched, and how parameters were drawn; of adapters their dropout.
 fn fixed(model: &Model) -> Model {
     let learned = model.positions == PositionChoice::Learned;
     Model {
@@ -260,6 +260,7 @@ fn fixed(model: &Model) -> Model {
         window: None,
         document_end: None,
         dropout: 0.0,
+        adapters: model.adapters.clone().map(|of| Adapters { dropout: 0.0, ..of }),
         init: InitChoice::default(),
         init_std: 0.0,
         init_distribution: None,
@@ -422,6 +423,15 @@ mod tests {
         let mut other = RunIdentity { seed: 2, sequences_per_step: 9, ..identity() };
         other.model.dropout = 0.1;
         a.check(&other, "x").unwrap();
+        let adapted = |of: Adapters| {
+            let model = Model { adapters: Some(of), ..other.model.clone() };
+            RunIdentity { model, ..other.clone() }
+        };
+        let plain = adapted(Adapters::default());
+        adapted(Adapters { dropout: 0.1, ..Adapters::default() }).check(&plain, "x").unwrap();
+        let magnitudes = adapted(Adapters { magnitude: true, ..Adapters::default() });
+        let e = magnitudes.check(&plain, "x").unwrap_err().to_string();
+        assert!(e.contains("with magnitudes"), "{e}");
         other.model.context *= 2;
         let e = a.check(&other, "x").unwrap_err().to_string();
         assert!(e.contains("model") && e.contains("train.init.from"), "learned positions: {e}");

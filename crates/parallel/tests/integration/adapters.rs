@@ -272,3 +272,21 @@ fn layouts_have_the_losses_of_one_rank(model: &Model) {
     recomputed.activations.recompute = Recompute::Full.into();
     check(model, &recomputed, 8);
 }
+
+/// Magnitudes are the norms of rows of a weight, which is therefore not trained besides.
+#[test]
+fn weights_of_maps_with_magnitudes_are_not_trained() {
+    let refused = |model: &Model, name: &str| {
+        let mut plan =
+            Plan::new(&ParallelConfig::default(), 1, model, OptimConfig::default().optimizer).unwrap();
+        plan.train_only(model, &[name.to_owned()]).err().map(|e| e.to_string())
+    };
+    let plain = llama(adapters(2, &[Query, Value]));
+    let normed = llama(magnitudes(adapters(2, &[Query, Value])));
+    let e = refused(&normed, "layers.*.attention.*.weight").unwrap();
+    assert!(e.contains("layers.0.attention.qkv.weight") && e.contains("magnitude = false"), "{e}");
+    assert_eq!(refused(&normed, "layers.*.mlp.*"), None);
+    assert_eq!(refused(&plain, "layers.*.attention.*.weight"), None);
+    let e = refused(&gpt2(magnitudes(adapters(2, &[Qkv]))), "*.qkv.bias").unwrap();
+    assert!(e.contains("layers.0.attention.qkv.bias"), "{e}");
+}

@@ -899,6 +899,8 @@ fn kind(root: &Json, schema: &Json) -> &'static str {
         Some("string") => "text",
         Some("object") => match kind(root, settled(root, &schema["additionalProperties"])) {
             "text" => "table of texts",
+            "integer" => "table of integers",
+            "number" => "table of numbers",
             "name, or list of texts" => "table of names or lists",
             "name" => "table of names",
             other => panic!("a table of {other} that this page cannot name"),

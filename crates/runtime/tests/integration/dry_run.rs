@@ -26,13 +26,19 @@ fn stats(m: &Model) -> usize {
     }
 }
 
+/// Outputs of maps with magnitudes, whose products are kept for the gradients of the magnitudes.
+fn magnitudes(m: &Model) -> usize {
+    let adapters = m.adapters.iter().filter(|adapters| adapters.magnitude);
+    adapters.flat_map(|adapters| &adapters.targets).map(|target| target.outputs(m).len()).sum()
+}
+
 /// Bytes of activations planned by hand: letters as in the crate's documentation.
 fn activation_bytes(m: &Model, shape: Shape, config: &ActivationConfig) -> u64 {
     let n = shape.tokens();
     let (l, d, f, v) = (m.layers, m.width, m.ffn_width, m.vocab_size);
     let (j, a) = ((m.heads + 2 * m.kv_heads) * m.head_dim, m.heads * m.head_dim);
     let p = if m.mlp() == MlpKind::Gated { 2 * f } else { f };
-    let stats = stats(m);
+    let (stats, o) = (stats(m), magnitudes(m));
     let heads = m.heads + m.kv_heads;
     let (k, rstd) = if m.qk_norm { (heads * m.head_dim, heads) } else { (0, 0) };
     let indices = 4 + usize::from(m.document_end.is_some());
@@ -50,12 +56,15 @@ fn activation_bytes(m: &Model, shape: Shape, config: &ActivationConfig) -> u64 {
             let hidden = if again { f } else { l * f };
             let s = if config.storage == Storage::Bf16 { 2 } else { 4 };
             let stored =
-                (2 * l + 1) * d + l * (j + a + p + k) + sides * d + hidden + 2 * d + f.max(j + a + k);
-            s * (n * stored + logits) + 4 * (n * (2 * l * stats + l * rstd + last + indices + 1) + l * bht)
+                (2 * l + 1) * d + l * (j + a + p + k + o) + sides * d + hidden + 2 * d + f.max(j + a + k);
+            let squares = l * o;
+            s * (n * stored + logits)
+                + 4 * (squares + n * (2 * l * stats + l * rstd + last + indices + 1) + l * bht)
         }
         Purpose::Score => {
-            let row = 2 * d + j + a + p + k + sides.min(1) * d + f + 2 * d + stats + rstd + last + indices;
-            4 * (n * row + bht + logits)
+            let row =
+                2 * d + j + a + p + k + o + sides.min(1) * d + f + 2 * d + stats + rstd + last + indices;
+            4 * (n * row + o + bht + logits)
         }
     };
     bytes as u64

@@ -102,6 +102,14 @@ fn adapters(targets: &[AdapterTarget]) -> Option<Adapters> {
     Some(Adapters { rank: 3, alpha: 4.0, targets: targets.to_vec(), ..Adapters::default() })
 }
 
+/// GPT-2 with adapters that drop elements of their inputs.
+pub(crate) fn with_adapter_dropout() -> (&'static str, Model) {
+    use AdapterTarget::{Down, Out, Qkv, Up};
+    let adapters = adapters(&[Qkv, Out, Up, Down]);
+    let adapters = adapters.map(|of| Adapters { dropout: 0.2, alphas: [(Up, 9.0)].into(), ..of });
+    ("adapters with dropout", Model { adapters, ..models()[0].1.clone() })
+}
+
 /// The golden models, and others that mix the choices in ways no published model does.
 pub(crate) fn all_kinds() -> Vec<(&'static str, Model)> {
     use AdapterTarget::{Down, Gate as GateMap, Key, Out, Qkv, Query, Up, Value};
@@ -156,6 +164,19 @@ pub(crate) fn all_kinds() -> Vec<(&'static str, Model)> {
             },
         ),
         ("adapters of GPT-2's maps", Model { adapters: adapters(&[Qkv, Out, Up, Down]), ..base.clone() }),
+        (
+            "adapters with magnitudes",
+            Model {
+                adapters: adapters(&[Query, Value, Out, Up, Down]).map(|of| Adapters {
+                    magnitude: true,
+                    ranks: [(Down, 5)].into(),
+                    ..of
+                }),
+                bias: true,
+                tied_embeddings: false,
+                ..llama.clone()
+            },
+        ),
         ("experts, renormalised", Model { experts: Some(Experts::top_k([4, 2, 24], true)), ..llama.clone() }),
         (
             "experts, raw weights, post-normalised, GeGLU",
