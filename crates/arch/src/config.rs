@@ -172,7 +172,8 @@ impl ModelConfig {
     pub fn of(model: &Model) -> ModelConfig {
         let size = |size: usize| Some(size as u64);
         ModelConfig {
-            architecture: "gpt2".into(),
+            // A name for readers: every key that it has a default for is written.
+            architecture: if model.norm == NormChoice::RmsNorm { "llama" } else { "gpt2" }.into(),
             vocab_size: model.vocab_size as u64,
             layers: size(model.layers),
             width: size(model.width),

@@ -122,7 +122,7 @@ impl Tuner {
         };
         let (names, tokens) = (format!("{tables:?}"), chats.new_tokens.join(", "));
         let comment = format!("# besides adapters: {tokens} are new to the model");
-        format!("trained = {names} {comment}\n")
+        format!("trained = {names}  {comment}\n")
     }
 
     /// The recipe as commented TOML. `name` is that of the run, `from` the run of the model, `tokenizer` its file, `command` the one that trains it.

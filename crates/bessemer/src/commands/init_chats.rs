@@ -69,6 +69,12 @@ pub(crate) fn run(
     })?;
     bessemer_durable::write(&args.out, recipe.as_bytes())
         .map_err(|e| Failure::new(format!("--out {}: {e}", args.out.display())))?;
+    if !facts.new_tokens.is_empty() {
+        console.say(&format!(
+            "note: {} are new to the model, which has no template of its own: embeddings are trained too (train.trained)",
+            facts.new_tokens.join(", ")
+        ));
+    }
     let rank = tuner.model.adapters.as_ref().map_or(0, |adapters| adapters.rank);
     if as_json {
         return Ok(print(

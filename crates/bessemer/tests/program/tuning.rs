@@ -241,6 +241,7 @@ fn init_writes_a_recipe_that_tunes_a_model() {
     );
     assert_eq!((&made["equal"], &made["new_tokens"]), (&json!(0), &json!(["<|im_start|>", "<|im_end|>"])));
     let recipe = fs::read_to_string(place.path("mine.toml")).unwrap();
+    assert!(recipe.contains("architecture = \"llama\""), "{recipe}");
     assert!(recipe.contains("trained = [\"embed.tokens\", \"head.weight\"]"), "{recipe}");
     init(&chatml).failed(1, &["mine.toml", "exists"]);
     let run = [

@@ -476,6 +476,12 @@ fn merged_adapters_give_the_same_logits() {
             .collect();
         let found = logits(&base, &tensors);
         let largest = wanted.iter().fold(0f32, |most, x| most.max(x.abs()));
+        let square =
+            |values: &mut dyn Iterator<Item = f32>| values.map(|x| f64::from(x).powi(2)).sum::<f64>();
+        let differences = square(&mut found.iter().zip(&wanted).map(|(x, y)| x - y));
+        let relative = (differences / square(&mut wanted.iter().copied())).sqrt();
+        // Some 30 roundings of f32 on the way to a logit, of which the signs differ: sqrt(30) 2^-24 = 3e-7 where they are independent.
+        assert!(relative < 2e-6, "{relative:e}");
         assert!(worst(&found, &wanted) < 1e-5 * largest, "{} of {largest}", worst(&found, &wanted));
         // The adapters matter.
         let plain: Vec<HostTensor> = list.iter().filter(|t| !is_adapter(&t.name)).cloned().collect();
