@@ -5,7 +5,7 @@ use crate::data::{self, ParquetReader, Splits};
 use crate::error::TaskError;
 use crate::metrics::interval;
 use crate::task::{Score, Task, TaskScores};
-use crate::{families, formats, yaml};
+use crate::{families, formats, kola, yaml};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
@@ -68,7 +68,8 @@ const DEEPEST: usize = 16;
 const MOST_FILES: usize = 200_000;
 
 impl Catalog {
-    /// The tasks of these names: a family ([`families::NAMES`]; `families`: all), `FORMAT:FILE` ([`formats::NAMES`]), a task file, or the name of a
+    /// The tasks of these names: a family ([`families::NAMES`]; `families`: all), a task of [`kola::NAMES`] ([`kola::ALL`]: all, and every task file of the
+    /// folders that has a level), `FORMAT:FILE` ([`formats::NAMES`]), a task file, or the name of a
     /// task, a group or a tag in the folders.
     ///
     /// # Errors
@@ -101,7 +102,21 @@ impl Catalog {
             }
             return Ok(members);
         }
-        if let Some((config, documents)) = families::family(name) {
+        if name == kola::ALL {
+            let mut members = Vec::new();
+            for name in kola::NAMES {
+                members.extend(self.add(name, None, to, depth + 1)?);
+            }
+            for path in self.folders.iter().flat_map(|folder| task_files(folder)) {
+                let map = load_yaml(&path, &mut Vec::new());
+                let has = |map: &Map<String, Value>, key| map.get(key).is_some_and(Value::is_string);
+                if map.is_ok_and(|map| has(&map, "level") && has(&map, "task")) {
+                    members.extend(self.add_file(&path, to, depth + 1)?);
+                }
+            }
+            return Ok(members);
+        }
+        if let Some((config, documents)) = families::family(name).or_else(|| kola::task(name)) {
             let splits = Splits::from([("test".to_owned(), documents)]);
             return self.add_task(config, Path::new("a shipped family"), Some(splits), to);
         }
@@ -149,13 +164,14 @@ impl Catalog {
                 .flat_map(|folder| task_files(folder))
                 .filter_map(|path| Some(path.file_stem()?.to_string_lossy().into_owned()))
                 .collect();
-            let known =
-                families::NAMES.into_iter().chain(["families"]).chain(stems.iter().map(String::as_str));
+            let known = families::NAMES.into_iter().chain(["families", kola::ALL]).chain(kola::NAMES);
+            let known = known.chain(stems.iter().map(String::as_str));
             let near = bessemer_units::did_you_mean(name, known);
             return Err(TaskError::Unknown(format!(
-                "there is no task {name}{near}: wanted one of {} or families, {}:FILE, a file that ends with .yaml, or the name of a task, group or tag in a folder \
+                "there is no task {name}{near}: wanted one of {}, families or {}, {}:FILE, a file that ends with .yaml, or the name of a task, group or tag in a folder \
                  of task files{}",
                 families::NAMES.join(", "),
+                kola::ALL,
                 formats::NAMES.join(":FILE, "),
                 if shown.is_empty() { String::new() } else { format!(" ({shown})") }
             )));

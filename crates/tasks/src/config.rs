@@ -2,10 +2,11 @@
 
 use crate::error::TaskError;
 use crate::filters::Filter;
-use crate::metrics::{Metric, OutputType};
+use crate::metrics::{Metric, MetricKind, OutputType};
 use crate::task::columns;
 use crate::yaml::FUNCTION;
 use bessemer_units::did_you_mean;
+use serde::Serialize;
 use serde_json::{Map, Value};
 use std::path::Path;
 
@@ -22,11 +23,45 @@ pub(crate) enum Source {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Parts {
     pub(crate) text: Source,
+    /// The question with the knowledge that the answer needs, of tasks with the metric self_contrast.
+    pub(crate) informed: Option<Source>,
     pub(crate) target: Source,
     pub(crate) choice: Option<Source>,
     pub(crate) prefix: Option<String>,
     pub(crate) target_delimiter: String,
     pub(crate) fewshot_delimiter: String,
+}
+
+/// Cognitive level of a task in KoLA (Yu et al. 2023).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub enum Level {
+    /// Knowledge memorization.
+    #[serde(rename = "KM")]
+    Memorization,
+    /// Knowledge understanding.
+    #[serde(rename = "KU")]
+    Understanding,
+    /// Knowledge applying.
+    #[serde(rename = "KA")]
+    Applying,
+    /// Knowledge creating.
+    #[serde(rename = "KC")]
+    Creating,
+}
+
+impl Level {
+    /// All, by rising level.
+    pub const ALL: [Level; 4] = [Level::Memorization, Level::Understanding, Level::Applying, Level::Creating];
+
+    /// Its name in task files and tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Level::Memorization => "KM",
+            Level::Understanding => "KU",
+            Level::Applying => "KA",
+            Level::Creating => "KC",
+        }
+    }
 }
 
 /// How a generated answer is made.
@@ -77,6 +112,10 @@ pub(crate) struct TaskConfig {
     /// Columns whose values form groups of documents, which are scored by themselves.
     pub(crate) group_by: Vec<String>,
     pub(crate) version: String,
+    /// Cognitive level.
+    pub(crate) level: Option<Level>,
+    /// Name that tasks share whose scores are standardised together.
+    pub(crate) siblings: Option<String>,
 }
 
 /// Most repeats and examples.
@@ -211,6 +250,7 @@ impl TaskConfig {
         let output = OutputType::of(&output)?;
         let parts = Parts {
             text: fields.source("doc_to_text")?.unwrap_or_else(|| Source::Text(String::new())),
+            informed: fields.source("doc_to_text_with_knowledge")?,
             target: fields.source("doc_to_target")?.ok_or("wanted doc_to_target")?,
             choice: fields.source("doc_to_choice")?,
             prefix: fields.text("gen_prefix")?,
@@ -226,6 +266,7 @@ impl TaskConfig {
         fewshot.refuse("process_docs", "wanted columns that need no preparation")?;
         let fewshot_parts = Parts {
             text: fewshot.source("doc_to_text")?.unwrap_or_else(|| parts.text.clone()),
+            informed: None,
             target: fewshot.source("doc_to_target")?.unwrap_or_else(|| parts.target.clone()),
             choice: fewshot.source("doc_to_choice")?.or_else(|| parts.choice.clone()),
             prefix: fewshot.text("gen_prefix")?.or_else(|| parts.prefix.clone()),
@@ -255,6 +296,20 @@ impl TaskConfig {
         fewshot.end()?;
         let generation = Generation::read(fields.mapping("generation_kwargs")?, &parts.fewshot_delimiter)?;
         let metrics = Metric::list(fields.take("metric_list")?, output)?;
+        let contrasts = metrics.iter().any(|metric| metric.kind == MetricKind::SelfContrast);
+        if contrasts != parts.informed.is_some() {
+            return Err(
+                "wanted doc_to_text_with_knowledge (the question with what the answer needs) and the metric \
+                        self_contrast together, found one of them"
+                    .into(),
+            );
+        }
+        let level = match fields.text("level")? {
+            None => None,
+            Some(name) => Some(Level::ALL.into_iter().find(|level| level.name() == name).ok_or_else(|| {
+                format!("level: wanted KM, KU, KA or KC (memorization, understanding, applying, creating), found {name}")
+            })?),
+        };
         let config = TaskConfig {
             name,
             dataset_path: fields.text("dataset_path")?,
@@ -277,6 +332,8 @@ impl TaskConfig {
             repeats: fields.number("repeats", MOST)?.unwrap_or(1).max(1),
             group_by: columns(fields.take("group_by")?)?,
             version,
+            level,
+            siblings: fields.text("siblings")?,
         };
         fields.end()?;
         Ok(config)

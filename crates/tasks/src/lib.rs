@@ -2,6 +2,7 @@
 //!
 //! - [`Catalog`]: tasks by name: task files of the lm-evaluation-harness (EleutherAI), the formats of BLiMP, CrowS-Pairs, WinoBias and BBQ, and the small
 //!   [`families`] that are generated here.
+//! - [`kola`]: generated tasks by the cognitive levels of KoLA, and the facts that they ask about.
 //! - [`Task::requests`]: what a model is asked, exactly as the harness asks it. [`Task::score`]: what its [`Answer`]s are worth, with standard errors
 //!   and a signature.
 //!
@@ -15,6 +16,7 @@ mod error;
 pub mod families;
 mod filters;
 pub mod formats;
+pub mod kola;
 mod metrics;
 mod python;
 mod task;
@@ -22,7 +24,7 @@ mod template;
 mod yaml;
 
 pub use catalog::{Catalog, Group, GroupScores, Selection};
-pub use config::Generation;
+pub use config::{Generation, Level};
 pub use data::{Document, ParquetReader, read as read_documents};
 pub use error::TaskError;
 pub use task::{

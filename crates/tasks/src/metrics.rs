@@ -6,6 +6,7 @@
 //! acc_mutual_info    the same of log-likelihood - log-likelihood without context
 //! perplexity         exp(-mean of log-likelihoods)
 //! word_perplexity    exp(-sum of log-likelihoods / sum of words), words between runs of blanks; byte_perplexity: / sum of bytes
+//! self_contrast      mean of ROUGE-L F1 of the text, of the one written with knowledge, and of the expected one, by pairs (KoLA)
 //! bits_per_byte      -sum of log-likelihoods / ln 2 / sum of bytes
 //! standard error     sd / sqrt n of a mean, sd with n - 1; else the sd of 100,000 bootstrap samples (100 for BLEU, chrF and TER), drawn by the numbers
 //!                    of CPython's random.Random(i), i = 0, 1, ... for each 1000 samples
@@ -14,6 +15,7 @@
 use crate::filters::pattern;
 use bessemer_mersenne::PythonRandom as Random;
 use bessemer_metrics::answers::f1;
+use bessemer_metrics::kola::self_contrast;
 use bessemer_metrics::proportion::wilson;
 use bessemer_metrics::{Bleu, ChrF, CorpusMetric, Rouge, Ter};
 use bessemer_units::stats;
@@ -85,6 +87,8 @@ pub(crate) enum MetricKind {
     Ter,
     Rouge(Rouge),
     TokenF1,
+    /// Self-contrast of KoLA, as the paper defines it.
+    SelfContrast,
 }
 
 /// How the values of documents become one.
@@ -199,6 +203,7 @@ impl Metric {
             "rouge2" => of(MetricKind::Rouge(Rouge::N(2)), mean, true, &[Generate]),
             "rougeL" => of(MetricKind::Rouge(Rouge::L), mean, true, &[Generate]),
             "rougeLsum" => of(MetricKind::Rouge(Rouge::Lsum), mean, true, &[Generate]),
+            "self_contrast" => of(MetricKind::SelfContrast, mean, true, &[Generate]),
             _ => return Err(format!("metric_list: there is no metric {name}")),
         };
         found.ok_or_else(|| format!("metric_list: {name} is not a metric of this output_type"))
@@ -262,10 +267,15 @@ impl Metric {
         Ok(metric)
     }
 
-    /// What a generated text is worth against the expected ones.
-    pub(crate) fn of_text(&self, text: &str, expected: &[&str]) -> Vec<f64> {
+    /// What a generated text is worth against the expected ones; `informed`: the text that was written with their knowledge.
+    pub(crate) fn of_text(&self, text: &str, informed: Option<&str>, expected: &[&str]) -> Vec<f64> {
         let corpus = self.aggregation.corpus();
         match (self.kind, corpus) {
+            (MetricKind::SelfContrast, _) => {
+                let informed = informed.unwrap_or_default();
+                let values = expected.iter().map(|one| self_contrast(text, informed, one));
+                vec![values.fold(0.0, f64::max)]
+            }
             (_, Some(metric)) => metric.sums(text, expected),
             (MetricKind::Rouge(variant), _) => vec![variant.best(text, expected, false).f1],
             (MetricKind::TokenF1, _) => vec![f1(text, expected)],
@@ -476,10 +486,13 @@ mod tests {
     fn exact_match_ignores_what_it_is_told_to() {
         let list = json!([{"metric": "exact_match", "ignore_case": true, "ignore_punctuation": false, "regexes_to_ignore": [",", "\\$", "(?s).*#### ", "\\.$"]}]);
         let metric = Metric::list(Some(list), OutputType::Generate).unwrap().remove(0);
-        assert_eq!(metric.of_text("1,200.", &["so it is\n#### $1200"]), [1.0]);
-        assert_eq!(metric.of_text("12", &["#### 13"]), [0.0]);
+        assert_eq!(metric.of_text("1,200.", None, &["so it is\n#### $1200"]), [1.0]);
+        assert_eq!(metric.of_text("12", None, &["#### 13"]), [0.0]);
         let plain = Metric::list(None, OutputType::Generate).unwrap().remove(0);
-        assert_eq!((plain.of_text("a", &["A"]), plain.of_text("a", &["b", "a"])), (vec![0.0], vec![1.0]));
+        assert_eq!(
+            (plain.of_text("a", None, &["A"]), plain.of_text("a", None, &["b", "a"])),
+            (vec![0.0], vec![1.0])
+        );
         for wrong in [
             json!(1),
             json!(["acc"]),

@@ -12,7 +12,7 @@ pub use scoring::words;
 
 pub(crate) use groups::columns;
 
-use crate::config::{Generation, Parts, Sampling, Source, TaskConfig};
+use crate::config::{Generation, Level, Parts, Sampling, Source, TaskConfig};
 use crate::data::{Document, Splits};
 use crate::error::TaskError;
 use crate::metrics::{MetricKind, OutputType};
@@ -136,6 +136,12 @@ pub struct TaskScores {
     pub num_fewshot: usize,
     /// Documents.
     pub documents: usize,
+    /// Cognitive level, if the task has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub level: Option<Level>,
+    /// Name that tasks share whose scores are standardised together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub siblings: Option<String>,
     /// What ran; scores compare only under one signature.
     pub signature: String,
     /// The scores.
@@ -533,12 +539,17 @@ impl Task {
                     Some(place) => vec![self.choice_at(&choices, place)?],
                     None => texts(&target),
                 });
-                let generation = self.config.generation.clone();
-                requests.push(Request::Generate {
-                    context: context(&question)?,
-                    generation,
-                    repeats: self.config.repeats,
-                });
+                let mut questions = vec![question];
+                if let Some(informed) = &parts.informed {
+                    questions.push(self.question(&self.of_source(informed, document)?.0)?);
+                }
+                for question in questions {
+                    requests.push(Request::Generate {
+                        context: context(&question)?,
+                        generation: self.config.generation.clone(),
+                        repeats: self.config.repeats,
+                    });
+                }
             }
             OutputType::MultipleChoice => {
                 let label = if self.multiple_input { &text } else { &target };

@@ -30,7 +30,8 @@ pub(crate) struct EvalArgs {
     pub(crate) context: u64,
     /// Evaluate tasks: families, FORMAT:FILE, task files, or names in --task-dir.
     ///
-    /// Task files are those of the lm-evaluation-harness (.yaml). `families` are the generated tasks of the program.
+    /// Task files are those of the lm-evaluation-harness (.yaml). `families` are the generated tasks of the program,
+    /// `kola-small` those by the levels of KoLA, with all task files in --task-dir that have a level.
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     pub(crate) tasks: Vec<String>,
     /// Folder in which task files are found by name (may be repeated).
@@ -48,6 +49,19 @@ pub(crate) struct EvalArgs {
     /// Write documents with requests, answers and scores (JSON lines).
     #[arg(long, value_name = "FILE", requires = "tasks")]
     pub(crate) samples: Option<PathBuf>,
+    /// Table of KoLA scores (.jsonl): adds or replaces the column of this model.
+    ///
+    /// Prints the standardised scores of all models in it. Tasks without a level are left out.
+    #[arg(long, value_name = "FILE", requires = "tasks")]
+    pub(crate) kola: Option<PathBuf>,
+    /// Name of the column in --kola [default: run directory and step].
+    #[arg(long, value_name = "NAME", requires = "kola")]
+    pub(crate) kola_name: Option<String>,
+    /// Write the texts whose facts the generated tasks of kola-small ask about (JSON lines).
+    ///
+    /// A model that is trained on them can know the answers.
+    #[arg(long, value_name = "FILE", requires = "tasks")]
+    pub(crate) facts: Option<PathBuf>,
     /// Print calibration errors, Brier score and selective accuracy.
     ///
     /// The output of --json always has them.

@@ -118,6 +118,92 @@ fn texts_and_tasks_are_answered_alike_by_a_trained_and_an_imported_model() {
 }
 
 #[test]
+fn a_model_that_is_trained_on_the_facts_knows_them_at_the_levels_of_kola() {
+    let place = Workplace::new(LLAMA);
+    // A task of one's own joins those of the program.
+    fs::create_dir(place.path("tasks")).unwrap();
+    let own = "task: own\nlevel: KA\noutput_type: multiple_choice\ntest_split: test\ndoc_to_text: q\ndoc_to_choice: c\ndoc_to_target: 0\n\
+               dataset_kwargs: {data_files: {test: own.jsonl}}\n";
+    fs::write(place.path("tasks/own.yaml"), own).unwrap();
+    fs::write(place.path("tasks/own.jsonl"), "{\"q\": \"one\", \"c\": [\"two\", \"six\"]}\n").unwrap();
+    fs::write(place.path("tasks/other.yaml"), own.replace("task: own\nlevel: KA", "task: other")).unwrap();
+
+    place.train(&["train.steps=1", "model.context=64", "train.seq_len=64"]);
+    let eval = |more: &[&str]| {
+        let words = ["eval", "runs/t", "--tasks", "kola-small", "--task-dir", "tasks", "--bootstrap", "100"];
+        place.bessemer(&[&words, more].concat())
+    };
+    let before =
+        eval(&["--facts", "facts.jsonl", "--kola", "scores.jsonl", "--kola-name", "before", "--json"]).json();
+    let set = [
+        "corpus.source=jsonl",
+        "corpus.path=facts.jsonl",
+        "corpus.split.by=document",
+        "corpus.split.validation_fraction=0.02",
+        "tokenizer.vocab_size=512",
+        "model.layers=1",
+        "model.width=64",
+        "model.context=64",
+        "train.seq_len=64",
+        "train.batch_tokens=1024",
+        "train.steps=300",
+        "optim.lr=5e-3",
+        "eval.samples.prompts=[]",
+    ];
+    fs::remove_dir_all(place.path("runs/t")).unwrap();
+    place.train(&set);
+    let after = eval(&["--kola", "scores.jsonl", "--kola-name", "after", "--json"]).json();
+
+    let level = |all: &Value, name: &str| {
+        let levels = all["levels"].as_array().unwrap();
+        let found = levels.iter().find(|level| level["level"] == name).unwrap();
+        (found["value"].as_f64().unwrap(), found["tasks"].as_array().unwrap().len())
+    };
+    let names = ["KM", "KU", "KA", "KC"];
+    assert_eq!(names.map(|name| level(&after, name).1), [2, 2, 3, 2], "the task of one's own is one of KA");
+    // 144 questions of four choices: chance is 0.25 with a deviation of 0.036.
+    let memory = (level(&before, "KM").0, level(&after, "KM").0);
+    assert!(memory.0 < 0.4 && memory.1 > 0.6, "{memory:?}");
+    let creating = (level(&before, "KC").0, level(&after, "KC").0);
+    // A model that writes the same text with and without knowledge has 1/3 for it, however wrong.
+    assert!(creating.0 < 0.34 && creating.1 > 0.5, "{creating:?}");
+    let accuracy = |all: &Value, name: &str| {
+        let task = all["tasks"].as_array().unwrap().iter().find(|task| task["task"] == name).unwrap().clone();
+        task["scores"][0]["value"].as_f64().unwrap()
+    };
+    // What six documents state is known better than what one does.
+    assert!(accuracy(&after, "kola-frequent") > accuracy(&after, "kola-rare") + 0.1, "{after}");
+
+    // Of two models with different scores one is a deviation above their mean and one below, without siblings.
+    let standardised = &after["kola"];
+    let of_task = |name: &str| {
+        let tasks = standardised["tasks"].as_array().unwrap();
+        tasks.iter().find(|task| task["task"] == name).unwrap()["z"].clone()
+    };
+    let (z, other) =
+        (of_task("kola-concepts")["after"].as_f64().unwrap(), of_task("kola-concepts")["before"].as_f64());
+    assert!((z.abs() - 1.0).abs() < 1e-12 && other == Some(-z), "{standardised}");
+    assert!(standardised["overall"]["after"].as_f64() > standardised["overall"]["before"].as_f64());
+    let table = fs::read_to_string(place.path("scores.jsonl")).unwrap();
+    assert_eq!(table.lines().count(), 9, "{table}");
+    let again = place.bessemer(&["metric", "kola", "scores.jsonl", "--json"]).json();
+    assert_eq!(&again, standardised, "the table is that of metric kola");
+    let text = eval(&["--limit", "2"]).text();
+    assert!(
+        text.contains("level     mean  tasks") && text.contains("kola-two-hops, kola-same-town, own"),
+        "{text}"
+    );
+
+    let wrong = |words: &[&str], code: i32, parts: &[&str]| {
+        place.bessemer(&[&["eval", "runs/t", "--tasks"], words].concat()).failed(code, parts);
+    };
+    wrong(&["kola-small", "--kola", "scores.csv"], 2, &["scores.csv", ".jsonl"]);
+    wrong(&["kola-rare", "--kola", "scores.jsonl"], 1, &["wanted the tasks of the table", "found kola-rare"]);
+    wrong(&["logic", "--kola", "new.jsonl", "--limit", "1"], 1, &["wanted a task with a level"]);
+    wrong(&["kola-smal"], 2, &["did you mean \"kola-small\""]);
+}
+
+#[test]
 fn perturbed_questions_are_asked_beside_the_original_ones() {
     let place = Workplace::new(LLAMA);
     place.train(&["train.steps=2", "model.context=128", "train.seq_len=128"]);

@@ -9,6 +9,7 @@ use bessemer_rules::{Profile, ProfileFile, StepFile};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// Parts of the verdicts, each of which is left out once to check the changes.
 const FOLDS: usize = 5;
@@ -223,6 +224,11 @@ fn drops(sample: &ReviewSample, changes: &[Change], at: usize) -> bool {
     !is_kept
 }
 
+/// The fold of a document.
+fn fold_of(id: &str) -> usize {
+    (xxh3_64(id.as_bytes()) % FOLDS as u64) as usize
+}
+
 impl Decision {
     /// Consequences of verdicts; `junk`: for each document of the sample, whether reviewers would drop it, if any has judged it.
     pub fn of(sample: &ReviewSample, junk: &[Option<bool>], settings: DecisionSettings) -> Decision {
@@ -234,19 +240,19 @@ impl Decision {
             .filter_map(|(at, junk)| Some((at, (*junk)?)))
             .collect();
         let sizes: Vec<f64> = sample.strata.iter().map(|stratum| stratum.documents).collect();
-        let quality = |dropped: &dyn Fn(usize, usize) -> bool| {
-            let rows = verdicts.iter().enumerate().map(|(number, &(at, junk))| Row {
+        let quality = |dropped: &dyn Fn(usize) -> bool| {
+            let rows = verdicts.iter().map(|&(at, junk)| Row {
                 stratum: sample.documents[at].stratum,
                 junk,
-                dropped: dropped(number, at),
+                dropped: dropped(at),
             });
             FilterQuality::of(&rows.collect::<Vec<Row>>(), &sizes)
         };
         let all = changes(sample, &verdicts, support);
         let folds: Vec<Vec<Change>> = (0..FOLDS)
             .map(|fold| {
-                let rest = verdicts.iter().enumerate().filter(|(number, _)| number % FOLDS != fold);
-                changes(sample, &rest.map(|(_, verdict)| *verdict).collect::<Vec<_>>(), support)
+                let rest = verdicts.iter().filter(|(at, _)| fold_of(&sample.documents[*at].id) != fold);
+                changes(sample, &rest.copied().collect::<Vec<_>>(), support)
             })
             .collect();
         let mut reasons: BTreeMap<&str, [usize; 2]> = BTreeMap::new();
@@ -271,9 +277,9 @@ impl Decision {
                 .into_iter()
                 .map(|(reason, [reviewed, junk])| ReasonPrecision { reason: reason.into(), reviewed, junk })
                 .collect(),
-            before: quality(&|_, at| sample.documents[at].reason.is_some()),
-            after: quality(&|_, at| drops(sample, &all, at)),
-            held_out: quality(&|number, at| drops(sample, &folds[number % FOLDS], at)),
+            before: quality(&|at| sample.documents[at].reason.is_some()),
+            after: quality(&|at| drops(sample, &all, at)),
+            held_out: quality(&|at| drops(sample, &folds[fold_of(&sample.documents[at].id)], at)),
             changes: all,
         }
     }
@@ -481,7 +487,9 @@ mod tests {
         let (precision, recall) = value(&found.before);
         assert!((precision - 0.25).abs() < 1e-12 && (recall - 25.0 / 85.0).abs() < 1e-12);
         assert_eq!(value(&found.after), (1.0, 1.0));
-        assert!(value(&found.held_out).0 > 0.9 && value(&found.held_out).1 > 0.9, "{found:#?}");
+        // Changes from four fifths of 11 junk documents are fewer, and better than none.
+        let held_out = value(&found.held_out);
+        assert!(held_out.0 > precision + 0.3 && held_out.1 > recall + 0.2, "{held_out:?}");
 
         let config = CorpusConfig {
             rules: bessemer_corpus_config::RulesConfig {

@@ -68,12 +68,14 @@ impl Task {
             groups.extend(self.grouped(&requests.documents, (filter, &columns), bootstrap)?);
         }
         let signature = format!(
-            "task:{}|version:{}|fewshot:{}|seed:{FEWSHOT_SEED}|n:{}|prompts:{}|{model}|bessemer:{}",
+            "task:{}|version:{}|fewshot:{}|seed:{FEWSHOT_SEED}|n:{}|prompts:{}|{}{model}|bessemer:{}",
             self.config.name,
             self.config.version,
             self.config.num_fewshot,
             requests.documents.len(),
             requests.digest,
+            // The code that was published with the paper has another definition.
+            if self.has(MetricKind::SelfContrast) { "self_contrast:paper|" } else { "" },
             env!("CARGO_PKG_VERSION")
         );
         Ok(TaskScores {
@@ -81,6 +83,8 @@ impl Task {
             version: self.config.version.clone(),
             num_fewshot: self.config.num_fewshot,
             documents: requests.documents.len(),
+            level: self.config.level,
+            siblings: self.config.siblings.clone(),
             signature,
             scores,
             groups,
@@ -116,11 +120,18 @@ impl Task {
                     |metric: &Metric| if metric.kind == MetricKind::WordPerplexity { words } else { bytes };
                 Ok(metrics.map(|metric| Some(vec![*value, weight(metric)])).collect())
             }
-            (OutputType::Generate, [Answer::Texts(texts)]) => {
+            (OutputType::Generate, [Answer::Texts(texts), more @ ..]) => {
+                let informed = match (more, &self.config.parts.informed) {
+                    ([Answer::Texts(texts)], Some(_)) => Some(filtered(texts)),
+                    ([], None) => None,
+                    _ => return Err(mismatch()),
+                };
                 let Gold::Texts(expected) = &document.gold else { return Err(mismatch()) };
                 let (text, expected) =
                     (filtered(texts), expected.iter().map(String::as_str).collect::<Vec<_>>());
-                Ok(metrics.map(|metric| Some(metric.of_text(&text, &expected))).collect())
+                Ok(metrics
+                    .map(|metric| Some(metric.of_text(&text, informed.as_deref(), &expected)))
+                    .collect())
             }
             (OutputType::MultipleChoice, answers) => {
                 let of = |answer: &Answer| match answer {

@@ -180,6 +180,42 @@ fn columns_templates_and_labels_of_every_kind_are_understood() {
     assert_eq!(task_.score(&requests, &[of(&[-2.0, -1.0])], "", 0).unwrap().get("acc").unwrap().value, 1.0);
 }
 
+/// The texts of `self_contrast_is_the_mean_of_three_overlaps` in the tests of metrics.
+#[test]
+fn creating_is_scored_by_self_contrast_of_two_texts() {
+    let create = "level: KC\nsiblings: creation\noutput_type: generate_until\ntest_split: test\ndoc_to_text: \"Go on: {{q}}\"\n\
+                  doc_to_text_with_knowledge: \"{{events}} Go on: {{q}}\"\ndoc_to_target: a\nmetric_list: [{metric: self_contrast}, {metric: rougeL}]\n";
+    let task_ = task(create, json!([{"q": "x", "events": "Known.", "a": "a b"}]));
+    let requests = task_.requests(None).unwrap();
+    let contexts: Vec<&str> = requests.documents[0]
+        .requests
+        .iter()
+        .map(|request| match request {
+            Request::Generate { context, .. } => context.as_str(),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(contexts, ["Go on: x", "Known. Go on: x"]);
+    let texts = |text: &str| Answer::Texts(vec![text.to_owned()]);
+    let scores = task_.score(&requests, &[vec![texts("a b c d"), texts("a b x y")]], "m", 0).unwrap();
+    let value = |name: &str| scores.get(name).unwrap().value;
+    // Longest common subsequences of 2 words: F1 of 2/4 between the texts, 2/3 of each and the answer.
+    assert!((value("self_contrast") - (0.5 + 2.0 / 3.0 + 2.0 / 3.0) / 3.0).abs() < 1e-12);
+    assert!((value("rougeL") - 2.0 / 3.0).abs() < 1e-12, "of the text without knowledge");
+    assert_eq!((scores.level, scores.siblings.as_deref()), (Some(crate::Level::Creating), Some("creation")));
+    assert!(scores.signature.contains("|self_contrast:paper|m|"), "{}", scores.signature);
+    assert!(task_.score(&requests, &[vec![texts("a")]], "m", 0).is_err());
+    for (from, to, part) in [
+        ("level: KC", "level: K9", "wanted KM, KU, KA or KC"),
+        ("doc_to_text_with_knowledge", "# doc", "doc_to_text_with_knowledge"),
+        ("{metric: self_contrast}, ", "", "found one of them"),
+    ] {
+        let Ok(Value::Object(map)) = yaml::parse(&create.replace(from, to)) else { panic!("{to}") };
+        let error = TaskConfig::new(map, Path::new("t.yaml")).unwrap_err().to_string();
+        assert!(error.contains(part), "{error}");
+    }
+}
+
 #[test]
 fn perplexities_and_generated_answers() {
     let lambada = "output_type: loglikelihood\ntest_split: test\ndoc_to_text: \"{{text.split(' ')[:-1]|join(' ')}}\"\n\

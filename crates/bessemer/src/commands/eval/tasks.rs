@@ -1,11 +1,13 @@
 //! `bessemer eval --tasks`: questions that a model answers.
 
+use super::kola;
 use super::robust::{self, RobustTask, Robustness};
 use super::{window, with_model};
 use crate::cli::EvalArgs;
 use crate::commands::saved_model::SavedModel;
 use crate::console::{Console, print};
 use crate::failure::Failure;
+use crate::run_dir::RunDir;
 use crate::task_data::parquet_rows;
 use bessemer_eval::generate::CachedDecoder;
 use bessemer_eval::score::answers::{TaskRows, generated_answers};
@@ -31,6 +33,10 @@ pub(super) fn run(args: &EvalArgs, as_json: bool, console: &mut Console) -> Resu
     if let Some(robustness) = &robustness {
         robustness.check(&selection.tasks)?;
     }
+    if let Some(file) = &args.facts {
+        kola::write_facts(file)?;
+    }
+    let mut table_of_models = args.kola.as_deref().map(kola::Table::open).transpose()?;
     let saved = SavedModel::open(&args.run, console)?;
     let longest = window(args, &saved)?;
     let writes = selection.tasks.iter().any(|task| !task.is_scored());
@@ -91,14 +97,38 @@ pub(super) fn run(args: &EvalArgs, as_json: bool, console: &mut Console) -> Resu
         bessemer_durable::write(file, lines.as_bytes())
             .map_err(|e| Failure::new(format!("--samples: {}: {e}", file.display())))?;
     }
+    let levels = kola::levels(&scores);
+    let standardised = match &mut table_of_models {
+        Some(table) => {
+            let name = args
+                .kola_name
+                .clone()
+                .unwrap_or_else(|| format!("{}@{}", RunDir::new(&args.run.run).name(), saved.state.step));
+            table.set(&name, &scores)?;
+            Some(table.write()?)
+        }
+        None => None,
+    };
     if as_json {
         let mut all = json!({"step": saved.state.step, "tasks": scores, "groups": groups});
+        if !levels.is_empty() {
+            all["levels"] = levels.iter().map(kola::LevelScore::json).collect();
+        }
+        if let Some((value, _)) = &standardised {
+            all["kola"] = value.clone();
+        }
         if robustness.is_some() {
             all["robustness"] = robust.iter().map(RobustTask::json).collect();
         }
         return Ok(print(&serde_json::to_string(&all)?)?);
     }
     let mut text = table(&scores, &groups);
+    if !levels.is_empty() {
+        text += &kola::text(&levels);
+    }
+    if let Some((_, words)) = &standardised {
+        let _ = write!(text, "\n\n{words}");
+    }
     if args.calibration {
         text += &calibration(&scores);
     }

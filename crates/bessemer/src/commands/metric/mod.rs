@@ -21,6 +21,8 @@ mod self_contrast;
 mod tables;
 mod toxicity;
 
+pub(crate) use tables::standardised;
+
 pub(crate) fn run(args: &MetricArgs, as_json: bool, console: &mut Console) -> Result<(), Failure> {
     let tokens = tokens(args.tokens)?;
     let synonyms = match (&args.synonyms, args.name) {

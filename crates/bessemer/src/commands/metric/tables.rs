@@ -44,7 +44,12 @@ fn finish(as_json: bool, value: &Value, text: &str) -> Result<(), Failure> {
 pub(super) fn kola(args: &MetricArgs, as_json: bool) -> Result<(), Failure> {
     let path =
         one_file(args, "scores: the columns task, level, siblings (may be left out) and one for each model")?;
-    let rows = rows(path)?;
+    let (value, out) = standardised(path, &rows(path)?)?;
+    finish(as_json, &value, &out)
+}
+
+/// Standardised scores of the rows of a table, as JSON and in words.
+pub(crate) fn standardised(path: &Path, rows: &[Document]) -> Result<(Value, String), Failure> {
     let models: Vec<String> =
         rows[0].keys().filter(|name| !KOLA_COLUMNS.contains(&name.as_str())).cloned().collect();
     if models.is_empty() {
@@ -102,7 +107,7 @@ pub(super) fn kola(args: &MetricArgs, as_json: bool) -> Result<(), Failure> {
     line("z of level", &[]);
     done.levels.iter().for_each(|(level, z)| line(&levels[*level], z));
     line("overall z", &done.overall);
-    finish(as_json, &value, &out)
+    Ok((value, out))
 }
 
 /// Ratings of items by annotators.
