@@ -45,6 +45,8 @@ pub struct ChatFacts {
     pub too_long: u64,
     /// Special tokens of the template that the model has not been trained on.
     pub new_tokens: Vec<String>,
+    /// The run of the model has held-out text, of which the tuned model may forget some.
+    pub former_text: bool,
 }
 
 /// A recipe that tunes a model on chats by adapters.
@@ -205,7 +207,7 @@ keep_best = 1                    # the checkpoint with the lowest loss on held-o
 
 [eval]
 every_steps = {every}
-
+{forgetting}
 [eval.samples]
 prompts = []
 
@@ -224,6 +226,10 @@ prompts = []
             steps = self.steps,
             trained = self.trained(chats),
             log_every = (self.steps / 50).max(1),
+            forgetting = match chats.former_text {
+                true => format!("forgetting = {}  # its held-out text, scored too\n", text(from)),
+                false => String::new(),
+            },
             lr = self.lr,
         );
         let toml = aligned(&toml) + &model;

@@ -11,6 +11,7 @@ use bessemer_arch::Model;
 use bessemer_chat::{Answers, ChatEncoder, ChatError, ChatRow};
 use bessemer_corpus::{document_id, text_of_chat};
 use bessemer_recipe::{ChatFacts, Tuner};
+use bessemer_shards::ShardSet;
 use bessemer_train::{Observer, TrainState};
 use bessemer_units::{Tokens, counted};
 use serde_json::json;
@@ -62,6 +63,7 @@ pub(crate) fn run(
     if !is_new {
         facts.new_tokens.clear();
     }
+    facts.former_text = ShardSet::open(run.shards(), "validation").is_ok();
     let tuner = Tuner::new(&model, &facts).map_err(|problem| Failure::new(format!("{path}: {problem}")))?;
     let command = format!("bessemer run {}", shell_word(&args.out.display().to_string()));
     let recipe = tuner.to_toml(name, &facts, &from, &run.tokenizer(), &command).map_err(|problems| {

@@ -239,6 +239,8 @@ fn init_writes_a_recipe_that_tunes_a_model() {
         (&json!(50), &json!(16), &json!(0)),
         "{made}"
     );
+    let recipe = fs::read_to_string(place.path("mine.toml")).unwrap();
+    assert!(recipe.contains("forgetting = \"runs/t\""), "{recipe}");
     assert_eq!((&made["equal"], &made["new_tokens"]), (&json!(0), &json!(["<|im_start|>", "<|im_end|>"])));
     let recipe = fs::read_to_string(place.path("mine.toml")).unwrap();
     assert!(recipe.contains("architecture = \"llama\""), "{recipe}");
@@ -265,6 +267,7 @@ fn init_writes_a_recipe_that_tunes_a_model() {
     assert_eq!(made.code, Some(0), "{}", made.err);
     assert!(made.err.contains("chats.jsonl, line 52: wanted messages"), "{}", made.err);
     let recipe = fs::read_to_string(place.path("mine.toml")).unwrap();
+    assert!(!recipe.contains("forgetting = "), "an imported model has no held-out text:\n{recipe}");
     assert!(!recipe.contains("trained = "), "the model has been trained on its template:\n{recipe}");
     for part in
         ["from = \"runs/model\"", "long = \"drop\"", "file = \"runs/model/tokenizer.json\"", "keep_best = 1"]
