@@ -61,6 +61,7 @@ impl Recipe {
             return Ok(());
         }
         let experts = self.model.experts.is_some();
+        let adapters = self.model.adapters.as_ref().map_or(0.0, |adapters| adapters.dropout);
         let found = [
             (self.train.init.from.is_empty(), "train.init.from = \"\"", "the model that is the reference"),
             (
@@ -69,8 +70,8 @@ impl Recipe {
                 "\"padded\"",
             ),
             (
-                self.model.dropout > 0.0,
-                "model.dropout above 0",
+                self.model.dropout > 0.0 || adapters > 0.0,
+                "model.dropout or model.adapters.dropout above 0",
                 "0: both passes over a pair must compute the same",
             ),
             (self.train.z_loss > 0.0, "train.z_loss above 0", "0"),

@@ -317,6 +317,7 @@ fn pairs_of_answers_are_what_a_run_prefers() {
         ("train.lengths=bucketed", ["train.lengths", "\"padded\""]),
         ("train.micro_batch=1", ["train.micro_batch", "even"]),
         ("model.dropout=0.1", ["model.dropout", "wanted 0"]),
+        ("model.adapters.dropout=0.1", ["model.adapters.dropout", "wanted 0"]),
         ("train.z_loss=1e-4", ["train.z_loss", "wanted 0"]),
     ] {
         run(&[&pairs[..], &[set]].concat()).failed(78, &parts);
