@@ -78,8 +78,14 @@ fn golden(model: &Model, tensor: &StateTensor) -> Vec<f32> {
         "head.weight" => stacked(1 + 7 * model.layers, &[16], d),
         _ if of("norm.weight") => vec![1.0; tensor.len()],
         _ if of(".bias") => vec![0.0; tensor.len()],
+        _ if of("qkv.magnitude") => norms(&transposed(k, d, 3 * d), d),
         _ if of("query.magnitude") => norms(&stacked(k, &[8], d), d),
+        _ if of("key.magnitude") => norms(&stacked(k + 1, &[4], d), d),
         _ if of("value.magnitude") => norms(&stacked(k + 2, &[4], d), d),
+        _ if of("out.magnitude") => norms(&stacked(k + 3, &[d], d), d),
+        _ if of("gate.magnitude") => norms(&stacked(k + 4, &[f], d), d),
+        _ if of("up.magnitude") => norms(&stacked(k + 5, &[f], d), d),
+        _ if of("down.magnitude") => norms(&stacked(k + 6, &[d], f), f),
         _ if is_llama && of("qkv.weight") => stacked(k, &[8, 4, 4], d),
         _ if is_llama && of("attention.out.weight") => stacked(k + 3, &[d], d),
         _ if of("gate_up.weight") => stacked(k + 4, &[f, f], d),
@@ -164,7 +170,7 @@ fn six_steps(model: &Model, chat: &Chat) -> (usize, f64, Vec<f64>) {
     .swap_remove(0)
 }
 
-/// transformers and PEFT in f32, with AdamW, whose first steps turn differences of rounding into ones of 3e-6: losses of six steps and the one after them, the norm of the first gradient.
+/// transformers and PEFT in f32 (golden/adapters/make.py), with AdamW, whose first steps turn differences of rounding into ones of 3e-6: losses of six steps and the one after them, the norm of the first gradient.
 #[test]
 fn losses_and_norms_are_those_of_peft() {
     let all = [Query, Key, Value, Out, Gate, Up, Down];
@@ -205,6 +211,31 @@ fn losses_and_norms_are_those_of_peft() {
             136,
             0.865802,
             [2.996419, 2.964242, 2.941839, 2.924582, 2.909588, 2.895393, 2.881453],
+        ),
+        (
+            "DoRA of all maps",
+            llama(magnitudes(adapters(2, &all))),
+            576,
+            1.210425,
+            [2.996418, 2.920034, 2.866886, 2.819153, 2.774689, 2.731458, 2.688796],
+        ),
+        (
+            "ranks and alphas by target",
+            llama(adapters(2, &[Query, Value, Down]).map(|of| Adapters {
+                ranks: [(Value, 1), (Down, 3)].into(),
+                alphas: [(Down, 6.0)].into(),
+                ..of
+            })),
+            208,
+            0.742516,
+            [2.996418, 2.963856, 2.934989, 2.908169, 2.882687, 2.858953, 2.837125],
+        ),
+        (
+            "DoRA of GPT-2's fused map",
+            gpt2(magnitudes(adapters(2, &[Qkv]))),
+            176,
+            1.051057,
+            [3.917968, 3.875643, 3.845355, 3.684247, 3.722332, 3.723631, 3.703253],
         ),
         (
             "LoRA of GPT-2's fused map",
