@@ -313,6 +313,14 @@ mod tests {
     }
 
     #[test]
+    fn a_run_that_ended_early_is_so_until_it_continues() {
+        let stop = EarlyStop { step: 2, best_step: 1, best_loss: 2.0, evaluations: 1 }.into();
+        let records = [step(1, 4.0), step(2, 3.0), stop, end(4.0), step(3, 2.0), end(2.0)];
+        assert_eq!(Facts::new(&records[..4]).status(), "finished early: the validation loss no longer fell");
+        assert_eq!(Facts::new(&records).status(), "finished");
+    }
+
+    #[test]
     fn the_evaluation_that_counts_is_the_last_on_held_out_text() {
         let eval = |step, split: &str, bits_per_byte| {
             Record::from(Eval { step, split: split.into(), bits_per_byte, ..Default::default() })
