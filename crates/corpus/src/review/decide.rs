@@ -532,7 +532,7 @@ mod tests {
         let (edits, _, notes) = found.edits(&sample, &CorpusConfig::default(), &str::to_owned).unwrap();
         assert_eq!((edits.len(), notes.len()), (1, 1), "{notes:?}");
         // Without verdicts there is nothing to change, and no figure.
-        let found = Decision::of(&sample, &vec![None; 80], DecisionSettings { least: 4, agreement: 0.9 });
+        let found = Decision::of(&sample, &[None; 80], DecisionSettings { least: 4, agreement: 0.9 });
         assert_eq!((found.reviewed, found.changes.len(), found.before.precision), (0, 0, None));
         assert_eq!(found.without_verdicts.len(), 2);
     }

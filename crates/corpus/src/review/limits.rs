@@ -181,9 +181,8 @@ mod tests {
             .map(|i| {
                 let junk = i % 5 == 0;
                 let noise = f64::from(i * 17 % 40);
-                Some([Some(noise), Some(if junk { 9.0 } else { f64::from(i % 4) }), None])
+                [Some(noise), Some(if junk { 9.0 } else { f64::from(i % 4) }), None]
             })
-            .flatten()
             .collect();
         let rows: Vec<KeptRow<'_>> = values
             .iter()
