@@ -1,7 +1,7 @@
 //! The comparison of several runs: verdict, key figures, overlaid curves and recipe differences, as a page and as text.
 
 use crate::facts::{Facts, smoothed};
-use crate::figures::{EvalFigures, RunFigures};
+use crate::figures::{EvalFigures, RunFigures, ScoreFigures};
 use crate::html::{Align, figure, grid, section, table};
 use crate::page::page;
 use crate::plot::{LineChart, Mark, Scale, Series};
@@ -11,11 +11,15 @@ use crate::terminal;
 use crate::text::{escape, grouped, number, signed_percent};
 use bessemer_runlog::Record;
 use bessemer_units::{Bytes, Seconds, Tokens};
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 
 /// Longest name of a run in a legend and at the head of a column, in characters.
 const LONGEST_LABEL: usize = 40;
+
+/// Rows of the key figures that are of the model; those after them are of the machine.
+const OF_MODEL: usize = 10;
 
 /// Curves of at most so many points show each of them as a dot.
 const FEW: usize = 24;
@@ -183,7 +187,27 @@ impl Comparison {
             std::iter::once(name.to_string()).chain(cells).collect::<Vec<String>>()
         };
         // What no run knows is no row.
-        rows.into_iter().map(row).filter(|r| r[1..].iter().any(|c| c != "–")).collect()
+        let known = |row: &Vec<String>| row[1..].iter().any(|cell| cell != "–");
+        let (figures, machine) = rows.split_at(OF_MODEL);
+        let rows = |rows: &[(&str, Shown)]| rows.iter().copied().map(row).filter(known).collect::<Vec<_>>();
+        [rows(figures), self.score_rows(), rows(machine)].concat()
+    }
+
+    /// A row for each score of a task and each loss of a component: the first and the last value of every run, with the interval.
+    fn score_rows(&self) -> Vec<Vec<String>> {
+        let names: BTreeSet<&String> = self.figures.iter().flat_map(|f| f.scores.keys()).collect();
+        let cell = |score: &ScoreFigures| {
+            let first = score.first.map_or(String::new(), |(_, first)| format!("{} → ", fixed(first)));
+            let interval = score
+                .interval
+                .map_or(String::new(), |[low, high]| format!(" ({} to {})", fixed(low), fixed(high)));
+            format!("{first}{}{interval}", fixed(score.value))
+        };
+        let row = |name: &String| {
+            let cells = self.figures.iter().map(|f| f.scores.get(name).map_or_else(|| "–".into(), cell));
+            std::iter::once(cropped(name)).chain(cells).collect()
+        };
+        names.into_iter().map(row).collect()
     }
 
     fn difference_rows(&self) -> Vec<Vec<String>> {

@@ -2,8 +2,9 @@
 
 use crate::facts::{Facts, smoothed};
 use crate::section::curves::span;
-use bessemer_runlog::{EndReason, Eval, Record, rfc3339};
+use bessemer_runlog::{EndReason, Eval, Record, Task, rfc3339};
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// Key figures of one run. What the records do not tell is `None` or empty.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -34,6 +35,8 @@ pub struct RunFigures {
     pub last_eval: Option<EvalFigures>,
     /// The evaluation on the same split with the lowest loss.
     pub best_eval: Option<EvalFigures>,
+    /// Scores of tasks, and losses of components of evaluations, by name.
+    pub scores: BTreeMap<String, ScoreFigures>,
     /// Mean tokens a second over all steps.
     pub tokens_per_s: Option<f64>,
     /// Mean model FLOPs utilisation over all steps, 0 to 1.
@@ -54,6 +57,47 @@ pub struct RunFigures {
     pub device: String,
     /// Commit that the working directory had checked out.
     pub commit: Option<String>,
+}
+
+/// A score in the first and in the last evaluation that has it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct ScoreFigures {
+    /// Step and value of the first one; `None` if there is one alone.
+    pub first: Option<(u64, f64)>,
+    /// Step of the last one.
+    pub step: u64,
+    /// Its value.
+    pub value: f64,
+    /// The interval that holds 95 % of what other documents of the kind would give.
+    pub interval: Option<[f64; 2]>,
+}
+
+impl ScoreFigures {
+    fn add(&mut self, step: u64, value: f64, interval: Option<[f64; 2]>) {
+        *self = ScoreFigures { first: self.first.or(Some((self.step, self.value))), step, value, interval };
+    }
+}
+
+/// Scores of tasks ("task metric") and losses of components of evaluations ("loss on name").
+fn scores(facts: &Facts<'_>) -> BTreeMap<String, ScoreFigures> {
+    let mut scores: BTreeMap<String, ScoreFigures> = BTreeMap::new();
+    let mut add = |name: String, step, value, interval| {
+        let new = ScoreFigures { first: None, step, value, interval };
+        scores.entry(name).and_modify(|score| score.add(step, value, interval)).or_insert(new);
+    };
+    for eval in &facts.evals {
+        for component in &eval.components {
+            add(format!("loss on {}", component.name), eval.step, component.loss, None);
+        }
+    }
+    let mut tasks: Vec<&Task> = facts.tasks.clone();
+    tasks.sort_by_key(|task| task.step);
+    for task in tasks {
+        let error = |error: f64| [task.value - 1.96 * error, task.value + 1.96 * error];
+        let interval = task.interval.or(task.stderr.map(error));
+        add(format!("{} {}", task.task, task.metric), task.step, task.value, interval);
+    }
+    scores
 }
 
 /// Key figures of one evaluation.
@@ -114,6 +158,7 @@ impl RunFigures {
             training_loss: smoothed(&losses, span(losses.len())).last().copied(),
             last_eval: facts.final_eval().map(EvalFigures::new),
             best_eval: facts.best_eval().map(EvalFigures::new),
+            scores: scores(facts),
             tokens_per_s: facts.mean_tokens_per_s(),
             mfu: facts.mean_mfu(),
             wall_seconds: facts.wall_seconds,

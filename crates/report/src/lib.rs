@@ -31,7 +31,7 @@ mod text;
 
 pub use compare::{ComparedRun, Comparison, RecipeDifference, RecordedRecipe};
 pub use coord_check::{render_coord_check, write_coord_check};
-pub use figures::{EvalFigures, RunFigures};
+pub use figures::{EvalFigures, RunFigures, ScoreFigures};
 pub use html::{Align, table};
 pub use planned::{ComparedItem, compare, measured_bars, measured_lines, plan_bars, plan_line, seconds};
 pub use report::{ReportInput, render, write};

@@ -261,7 +261,7 @@ mod tests {
             data_bytes: None,
             data_hit_share: None,
             scored: None,
-            preferences: BTreeMap::new(),
+            preferences: Default::default(),
             unscored_samples: None,
             eta_s: Some(252.0),
         }

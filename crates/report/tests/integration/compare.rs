@@ -145,3 +145,40 @@ fn more_runs_than_colours_still_differ() {
     assert!(page.contains(">run 19</text>"));
     assert!(page.len() < 2_000_000, "{}", page.len());
 }
+
+/// What a tuned model has learned and forgotten stands beside that of other runs: before and after, with intervals.
+#[test]
+fn scores_of_tasks_and_components_are_rows() {
+    let with = |name: &str, loss: [f64; 2], accuracy: f64| {
+        let mut all = records(name, 300, 2.0, true);
+        for (step, loss) in [(0, loss[0]), (30, loss[1])] {
+            let components =
+                vec![EvalComponent { name: "runs/base".into(), loss, bits_per_byte: 1.0, tokens_scored: 9 }];
+            let eval = Eval { step, split: "validation".into(), loss: 2.0, components, ..Eval::default() };
+            all.push(eval.into());
+        }
+        let task = |step, value| Task {
+            step,
+            tokens: 1,
+            task: "logic".into(),
+            metric: "acc".into(),
+            value,
+            stderr: Some(0.01),
+            interval: None,
+            larger_is_better: true,
+            documents: 100,
+            signature: String::new(),
+            worst: None,
+        };
+        all.extend([task(30, accuracy).into(), task(10, 0.5).into()]);
+        all
+    };
+    let (a, b) = (with("a", [3.0, 3.25], 0.75), records("b", 300, 2.0, true));
+    let comparison = compare(vec![run("a", a), run("b", b)]);
+    let text = comparison.text(120);
+    let row = |name: &str| text.lines().find(|line| line.trim_start().starts_with(name)).unwrap().to_owned();
+    let (loss, task) = (row("loss on runs/base"), row("logic acc"));
+    assert!(loss.contains("3.0000 → 3.2500") && loss.trim_end().ends_with('–'), "{loss}");
+    assert!(task.contains("0.5000 → 0.7500 (0.7304 to 0.7696)"), "{task}");
+    assert!(comparison.html().contains("3.0000 → 3.2500"));
+}

@@ -148,7 +148,7 @@ fn hostile_records() -> Vec<Record> {
                 data_bytes: Some(4096),
                 data_hit_share: Some(*x),
                 scored: Some(80),
-                preferences: BTreeMap::new(),
+                preferences: Default::default(),
                 unscored_samples: Some(0),
                 eta_s: Some(*x),
             }

@@ -22,7 +22,7 @@ fn step(step: u64) -> Step {
         data_bytes: step.is_multiple_of(2).then_some(step << 20),
         data_hit_share: step.is_multiple_of(2).then_some(0.5),
         scored: step.is_multiple_of(2).then_some(step),
-        preferences: BTreeMap::new(),
+        preferences: Default::default(),
         unscored_samples: step.is_multiple_of(2).then_some(3),
         eta_s: Some(60.0),
     }
