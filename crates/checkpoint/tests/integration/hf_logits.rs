@@ -360,6 +360,29 @@ fn adapters_of_peft_are_read_bit_for_bit() {
             assert!(import.read_tensor(&tensor.name).unwrap().values == tensor.values, "{}", tensor.name);
         }
     }
+    let changed = |label: &str, from: &str, to: &str| {
+        let (dir, other) = (tmp.path().join(label), tempfile::tempdir().unwrap());
+        let config = fs::read_to_string(dir.join("adapters/adapter_config.json")).unwrap();
+        assert!(config.contains(from), "{config}");
+        fs::write(other.path().join("adapter_config.json"), config.replace(from, to)).unwrap();
+        let weights = "adapter_model.safetensors";
+        fs::copy(dir.join("adapters").join(weights), other.path().join(weights)).unwrap();
+        let mut import = import_hf(&dir).unwrap();
+        import.add_adapters(other.path()).unwrap();
+        (import.model().adapters.clone().unwrap(), import.notes().join("; "))
+    };
+    let (found, notes) = changed("magnitudes", "\"lora_dropout\": 0.0", "\"lora_dropout\": 0.1");
+    assert!(found.magnitude && found.dropout == 0.0 && notes.contains("lora_dropout = 0.1"), "{notes}");
+    // Patterns by the end of a path, or by whole paths of all layers.
+    for pattern in [
+        "{\"self_attn.q_proj\": 3}",
+        "{\"^model.layers.0.self_attn.q_proj\": 3, \"model.layers.1.self_attn.q_proj\": 3}",
+    ] {
+        let (found, _) = changed("llama", "\"rank_pattern\": {}", &format!("\"rank_pattern\": {pattern}"));
+        assert_eq!(found.ranks, [(Query, 3)].into(), "{pattern}");
+    }
+    let (found, _) = changed("llama", "\"alpha_pattern\": {}", "\"alpha_pattern\": {\"^q_proj\": 3}");
+    assert_eq!(found.alphas, [].into(), "a whole path is not an end");
     let dir = tmp.path().join("llama");
     let config = fs::read_to_string(dir.join("adapters/adapter_config.json")).unwrap();
     let refused = |change: &dyn Fn(&Path)| {
