@@ -22,13 +22,11 @@ impl EarlyStopState {
         config: &EarlyStopConfig,
         (step, loss): (u64, f64),
     ) -> Option<EarlyStopState> {
-        match state {
-            Some(state) if !(loss < state.loss - config.min_delta) => {
-                Some(EarlyStopState { evaluations: state.evaluations + 1, ..state })
-            }
-            state if !loss.is_finite() => state,
-            _ => Some(EarlyStopState { step, loss, evaluations: 0 }),
+        let least = state.map_or(f64::INFINITY, |state| state.loss - config.min_delta);
+        if loss.is_finite() && loss < least {
+            return Some(EarlyStopState { step, loss, evaluations: 0 });
         }
+        state.map(|state| EarlyStopState { evaluations: state.evaluations + 1, ..state })
     }
 
     /// Whether the run ends.

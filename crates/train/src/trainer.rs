@@ -491,8 +491,8 @@ impl Trainer {
         // Work that is spread over several steps is not saved: saving and stopping wait for its end.
         let mut save_is_due = false;
         let mut records = Vec::new();
-        while !self.is_over()
-            && !(self.agree_to_stop(stop.load(Ordering::Relaxed), observer)? && self.runner.worker.at_rest())
+        while !(self.is_over()
+            || self.agree_to_stop(stop.load(Ordering::Relaxed), observer)? && self.runner.worker.at_rest())
         {
             observer.begins(Activity::Training, self.state.step);
             let beside = self.saver.is_writing();

@@ -493,7 +493,7 @@ fn adapters_go_on_the_base_that_they_were_trained_on() {
 fn chats_of_parquet_files_tune_as_those_of_json_lines() {
     let place = prepared();
     for name in ["chats-messages", "chats-texts"] {
-        let made: Vec<(Value, Vec<(Vec<u32>, Vec<bool>)>)> = ["parquet", "jsonl"]
+        let made: Vec<_> = ["parquet", "jsonl"]
             .iter()
             .map(|ending| {
                 let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../corpus/tests/data");

@@ -207,8 +207,8 @@ impl Directory {
             aside: hidden_name("replaced"),
             is_ours: &is_ours,
         };
-        let files = (self.stem, self.small, &self.metadata[..], self.max_file_bytes);
-        let written = write_all(fs, &hidden.path(), &mut weights, files, progress)
+        let files = (self.stem, self.small, self.max_file_bytes);
+        let written = write_all(fs, &hidden.path(), &mut weights, &self.metadata, files, progress)
             .and_then(|written| Ok((written, hidden.publish()?)));
         let ((bytes, files), set_aside) = written.map_err(|unfinished| unfinished.clean(&hidden))?;
         let moved = set_aside
@@ -310,7 +310,8 @@ fn write_all(
     fs: &dyn FileSystem,
     partial: &Path,
     weights: &mut Parts<'_>,
-    (stem, mut small, metadata, max_file_bytes): (&str, Vec<(String, Vec<u8>)>, &[(&str, String)], u64),
+    metadata: &[(&str, String)],
+    (stem, mut small, max_file_bytes): (&str, Vec<(String, Vec<u8>)>, u64),
     progress: &mut dyn FnMut(u64, u64),
 ) -> std::result::Result<(u64, Vec<String>), Unfinished> {
     let wrong = |problem: String| CheckpointError::HuggingFace { path: partial.into(), problem };
