@@ -83,6 +83,12 @@ impl Recipe {
                 "an even number of sequences, or 0 to derive it",
             ),
         ];
+        let odd = |at: &u64| at % 2 == 1;
+        if let Some(at) = self.train.skip_samples.iter().flatten().copied().find(odd) {
+            return Err(format!(
+                "train.preferences with {at} in train.skip_samples: wanted even numbers, as samples 2 i and 2 i + 1 are a pair"
+            ));
+        }
         match found.into_iter().find(|(found, ..)| *found) {
             Some((_, found, wanted)) => Err(format!("train.preferences with {found}: wanted {wanted}")),
             None => Ok(()),

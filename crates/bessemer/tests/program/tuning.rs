@@ -319,6 +319,7 @@ fn pairs_of_answers_are_what_a_run_prefers() {
         ("model.dropout=0.1", ["model.dropout", "wanted 0"]),
         ("model.adapters.dropout=0.1", ["model.adapters.dropout", "wanted 0"]),
         ("train.z_loss=1e-4", ["train.z_loss", "wanted 0"]),
+        ("train.skip_samples=[[2, 7]]", ["7 in train.skip_samples", "wanted even numbers"]),
     ] {
         run(&[&pairs[..], &[set]].concat()).failed(78, &parts);
     }

@@ -105,8 +105,10 @@ impl Samples<'_> {
                     chosen = nll;
                     return;
                 }
-                let Some(document) = loader.document_of(first(rank) + at as u64 - 1) else {
-                    unknown = Some(first(rank));
+                // After a span of skipped samples a step may begin in the middle of a pair.
+                let begin = first(rank) + at as u64 - 1;
+                let Some(document) = loader.document_of(begin).filter(|document| document % 2 == 0) else {
+                    unknown = Some(begin);
                     return;
                 };
                 let reference = pair_of(reference, document);
@@ -116,7 +118,8 @@ impl Samples<'_> {
             DocumentScorer::score(&mut scorer.losses, runner, backend, batch, &length, &mut take)?;
             if let Some(sample) = unknown {
                 return Err(TrainError::Recipe(format!(
-                    "sample {sample}: wanted a document of a pair, found another"
+                    "sample {sample}: wanted the chosen answer of a pair, found the rejected one; spans of skipped samples (train.skip_samples) must begin and \
+                     end with even numbers"
                 )));
             }
         }
