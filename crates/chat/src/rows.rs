@@ -357,10 +357,10 @@ pub fn read_row(row: &[u8]) -> std::result::Result<(RowForm, Chat), String> {
 /// A sentence: a row without `chosen` and `rejected`, chats that begin with different turns, equal answers, a turn that is wrong.
 pub fn read_pair(row: &Map<String, Value>) -> std::result::Result<Pair, String> {
     let has = |name: &&str| row.get(*name).is_some_and(|value| !value.is_null());
-    if !["chosen", "rejected"].iter().all(|name| has(&name)) {
+    if !["chosen", "rejected"].iter().all(has) {
         return Err(format!("wanted chosen and rejected, found {}", fields(row)));
     }
-    let prompt = ["prompt", "messages", "conversations"].into_iter().find(|name| has(&name));
+    let prompt = ["prompt", "messages", "conversations"].into_iter().find(has);
     let tools = tools(row)?;
     let system = text_field(row, "system")?.filter(|system| !system.trim().is_empty());
     let answer = |name: &str| -> std::result::Result<Chat, String> {

@@ -15,9 +15,26 @@ use std::sync::Arc;
 
 /// Losses of steps, the norm of the first gradient, and rewards in the last step, chosen and rejected (`golden/preferences/dpo.py`).
 const LOSSES: [f64; 20] = [
-    0.6931472, 0.2880886, 0.1682014, 0.1155140, 0.0828104, 0.0615803, 0.0476203, 0.0383674, 0.0319094,
-    0.0270893, 0.0232894, 0.0201919, 0.0176254, 0.0154836, 0.0136885, 0.0121768, 0.0108957, 0.0098013,
-    0.0088582, 0.0080382,
+    std::f64::consts::LN_2,
+    0.2880886,
+    0.1682014,
+    0.1155140,
+    0.0828104,
+    0.0615803,
+    0.0476203,
+    0.0383674,
+    0.0319094,
+    0.0270893,
+    0.0232894,
+    0.0201919,
+    0.0176254,
+    0.0154836,
+    0.0136885,
+    0.0121768,
+    0.0108957,
+    0.0098013,
+    0.0088582,
+    0.0080382,
 ];
 const NORM: f64 = 3.267_282_5;
 const REWARDS: [f64; 2] = [1.578_301_4, -3.454_593_7];
@@ -95,7 +112,8 @@ fn tuned(config: &PreferencesConfig, steps: u64) -> (Vec<f64>, Vec<BTreeMap<Stri
     let mut writer = ShardSetWriter::create(dir.path(), meta, 1 << 20).unwrap();
     for (number, (answers, begin)) in PAIRS.iter().enumerate() {
         for tokens in answers {
-            writer.push_scored([number as u8; 16], 8, tokens, &[*begin..tokens.len()]).unwrap();
+            let scored = *begin..tokens.len();
+            writer.push_scored([number as u8; 16], 8, tokens, std::slice::from_ref(&scored)).unwrap();
         }
     }
     writer.finish().unwrap();
