@@ -64,7 +64,7 @@ MODEL_TABLE = {
     "gpt2-124m": {"architecture": "gpt2", "layers": 12, "width": 768, "heads": 12, "context": 1024, "vocab_size": 50257},
     "tiny": {"architecture": "gpt2", "layers": 2, "width": 64, "heads": 2, "context": 1024, "vocab_size": 1000},
     "llama-0.5b": {"architecture": "llama", "layers": 24, "width": 1024, "heads": 16, "kv_heads": 16, "ffn_width": 4096, "context": 1024,
-                   "vocab_size": 32000, "tied_embeddings": True},
+                   "vocab_size": 32000, "norm_eps": 1e-6, "tied_embeddings": True},
 }
 
 
