@@ -40,8 +40,6 @@ pub(crate) struct PairSums {
     margin: f64,
     /// beta (ref - nll) of the chosen and of the rejected answers.
     rewards: [f64; 2],
-    /// nll of the chosen answers.
-    pub(crate) chosen_nats: f64,
 }
 
 impl PairSums {
@@ -69,7 +67,6 @@ impl PairSums {
         self.correct += u64::from(z > 0.0);
         self.margin += z;
         self.rewards.iter_mut().zip(rewards).for_each(|(sum, reward)| *sum += reward);
-        self.chosen_nats += nll[0];
         beta * ((1.0 - e) * sigmoid(-z) - e * sigmoid(z))
     }
 }

@@ -1,7 +1,7 @@
 //! From a file of chats and a trained model to a tuned model.
 
 use crate::serve::post;
-use crate::workplace::{LLAMA, Workplace};
+use crate::workplace::{Finished, LLAMA, Workplace};
 use bessemer_shards::ShardSet;
 use serde_json::{Value, json};
 use std::fs;
@@ -70,6 +70,12 @@ fn documents(place: &Workplace, run: &str) -> Vec<(Vec<u32>, Vec<bool>)> {
     }
     all.sort();
     all
+}
+
+/// Runs the recipe of [`prepared`] with other keys.
+fn tune(place: &Workplace, sets: &[&str]) -> Finished {
+    let sets = sets.iter().flat_map(|set| ["--set", set]);
+    place.bessemer(&["run", "tune.toml"].into_iter().chain(sets).collect::<Vec<&str>>())
 }
 
 fn losses(place: &Workplace, run: &str) -> Vec<f64> {
@@ -155,10 +161,7 @@ fn chats_become_masked_shards_and_a_tuned_model() {
 #[test]
 fn what_does_not_go_with_chats_is_refused() {
     let place = prepared();
-    let run = |sets: &[&str]| {
-        let sets = sets.iter().flat_map(|set| ["--set", set]);
-        place.bessemer(&["run", "tune.toml"].into_iter().chain(sets).collect::<Vec<&str>>())
-    };
+    let run = |sets: &[&str]| tune(&place, sets);
     for (set, parts) in [
         ("train.lengths=packed", ["train.lengths = \"packed\"", "\"padded\""]),
         ("tokenizer.file=\"\"", ["wanted tokenizer.file", "bessemer init"]),
@@ -301,15 +304,7 @@ fn pairs_of_answers_are_what_a_run_prefers() {
         &place,
         &[json!({"prompt": "a", "chosen": "b", "rejected": "b"}), json!({"prompt": "a", "completion": "b"})],
     );
-    let run = |sets: &[&str]| {
-        let sets = sets.iter().flat_map(|set| ["--set", set]);
-        place.bessemer(
-            &["run", "tune.toml", "--set", "corpus.path=pairs.jsonl"]
-                .into_iter()
-                .chain(sets)
-                .collect::<Vec<&str>>(),
-        )
-    };
+    let run = |sets: &[&str]| tune(&place, &[&["corpus.path=pairs.jsonl"], sets].concat());
     let pairs = ["corpus.chats.pairs=true", "train.preferences.beta=0.3"];
     run(&pairs[..1]).failed(78, &["corpus.chats.pairs = true", "train.preferences.beta above 0", "beta = 0"]);
     run(&pairs[1..]).failed(78, &["corpus.chats.pairs = true", "found pairs = false"]);
@@ -367,16 +362,12 @@ fn pairs_of_answers_are_what_a_run_prefers() {
 #[test]
 fn adapters_go_on_the_base_that_they_were_trained_on() {
     let place = prepared();
-    let tune = |name: &str, sets: &[&str]| {
-        let name = format!("run.name={name}");
-        let sets = ["train.steps=4", &name].into_iter().chain(sets.iter().copied());
-        let words: Vec<&str> =
-            ["run", "tune.toml"].into_iter().chain(sets.flat_map(|set| ["--set", set])).collect();
-        let done = place.bessemer(&words);
+    let adapt = |name: &str, sets: &[&str]| {
+        let done = tune(&place, &[&["train.steps=4", &format!("run.name={name}")], sets].concat());
         assert_eq!(done.code, Some(0), "{}", done.err);
     };
-    tune("a", &[]);
-    tune(
+    adapt("a", &[]);
+    adapt(
         "b",
         &[
             "model.adapters.rank=2",
